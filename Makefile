@@ -24,7 +24,7 @@ define PYTEST
   $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(UNGUESTED)" $(1) && [ $$first = 0 ]
 endef
 
-.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
+.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail proof-replay proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -35,6 +35,7 @@ help:
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make proof-kills  kill the kernel fifty times under load: nothing that was acknowledged is lost"
 	@echo "make proof-mail   end the kernel a hundred times, half of them by kill -9: no acknowledged message is lost"
+	@echo "make proof-replay  kill recorded programs at each turn: all is done once, and replays are sealed"
 	@echo "make proof-snapshots  a thousand snapshots of databases that are written meanwhile: each is sound"
 	@echo "make proof-loop   kill the loop at each of its records: nothing is done twice"
 	@echo "make security  set up, then run the attacks alone, and programs behind the filtered network"
@@ -95,6 +96,9 @@ proof-kills: $(READY)
 
 proof-mail: $(READY)
 	$(PROOF) tests/system/kernel/test_kept_mail.py
+
+proof-replay: $(READY)
+	$(PROOF) tests/recordings tests/system/recordings
 
 proof-snapshots: $(READY)
 	$(PROOF) tests/system/snapshots/test_databases.py
@@ -175,20 +179,18 @@ frameworks: $(FRAMEWORKS)
 test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS)
 	$(BIN)/python -m pytest tests/frameworks tests/docs -k "frameworks or agent.md or other-frameworks"
 
-# Coding agents of others, each from its registry; tests/frameworks/test_coding_agents.py runs a task of each.
-CODING_NPM := @anthropic-ai/claude-code @openai/codex @google/gemini-cli @qwen-code/qwen-code opencode-ai
-CODING_PIP := aider-chat mini-swe-agent
-CODING := $(VENV)/coding/npm/ready $(CODING_PIP:%=$(VENV)/coding/%/ready)
+# Coding agents of others, each as its preset says that it is installed; test_coding_agents.py runs a task of each.
+CODING := $(patsubst %,$(VENV)/coding/%/ready,claude-code codex gemini-cli opencode qwen-code aider mini-swe-agent)
 
-$(VENV)/coding/npm/ready:
-	@echo "setting up $(VENV)/coding/npm: $(CODING_NPM), in about a minute"
-	@npm install --prefix $(VENV)/coding/npm --silent --no-audit --no-fund --no-save $(CODING_NPM)
-	@touch $@
-
-$(CODING_PIP:%=$(VENV)/coding/%/ready): $(VENV)/coding/%/ready: | $(RUN_READY)
+$(CODING): $(VENV)/coding/%/ready: agentos/presets/%.toml | $(RUN_READY)
 	@echo "setting up $(VENV)/coding/$*, in about a minute"
-	@$(PYTHON) -m venv --without-pip $(VENV)/coding/$*
-	@$(PIP_INTO)/coding/$* install --quiet --disable-pip-version-check $*
+	@package=`sed -n 's/^install = ".* install \(-g \)*\(.*\)"/\2/p' $<`; \
+	  if grep -q '^install = "npm' $<; then \
+	    npm install --prefix $(VENV)/coding/$* --silent --no-audit --no-fund --no-save "$$package"; \
+	  else \
+	    $(PYTHON) -m venv --without-pip $(VENV)/coding/$* && \
+	      $(PIP_INTO)/coding/$* install --quiet --disable-pip-version-check "$$package"; \
+	  fi
 	@touch $@
 
 agents: $(READY) $(CODING)

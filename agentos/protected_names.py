@@ -212,9 +212,3 @@ def find_obeyed(path: str) -> tuple[str, str] | None:
                 reader = OBEYED.get(name) or WATCHED.get(name) or "a program outside of the jail"
                 return "/".join(parts[:end]), reader
     return None
-
-
-def find_reader(path: str) -> str | None:
-    """What obeys a file, or the directory that it is in, by its name, in whatever directory it is; None if nothing."""
-    found = find_obeyed(path)
-    return found[1] if found is not None else None

@@ -5,29 +5,9 @@ from typing import TYPE_CHECKING
 from agentos_sdk import loop
 
 if TYPE_CHECKING:
-    from agentos_sdk.loop import (
-        AgenticLoop,
-        Budget,
-        Conversation,
-        TaskResult,
-        TrioAgenticLoop,
-        TrioConversation,
-        run_task,
-        tool,
-        trio_run_task,
-    )
+    from agentos_sdk.loop import *  # noqa: F403 - for mypy and editors
 
-__all__ = [
-    "AgenticLoop",
-    "Budget",
-    "Conversation",
-    "TaskResult",
-    "TrioAgenticLoop",
-    "TrioConversation",
-    "run_task",
-    "tool",
-    "trio_run_task",
-]
+__all__ = loop.__all__
 
 
 def __getattr__(name: str) -> object:  # on first use, as in the SDK itself, so that nothing unused is loaded

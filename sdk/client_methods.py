@@ -250,8 +250,8 @@ METHODS = (
     Method("record_stop", recordings.RecordStop),
     Method("record_status", recordings.RecordStatus, positional="export"),
     Method("replay_start", replay.ReplayStart, positional="recording"),
-    Method("replay_status", replay.ReplayStatus),
-    Method("replay_stop", replay.ReplayStop),
+    Method("replay_status", replay.ReplayStatus, positional="name"),
+    Method("replay_stop", replay.ReplayStop, positional="name"),
     Method("get_contents", contents.GetContents, positional="name agent_id since_id limit"),
     Method(
         "read_file",

@@ -86,7 +86,7 @@ class Callers:
     recorder: Observer | None = None  # is told of the calls of callers that :attr:`is_recorded` says
     is_recorded: Callable[[int], bool] = field(default=lambda number: False)
     standing_in: dict[str, "StandIn"] = field(factory=dict)  # for agents about to be spawned, by their names
-    _stand_ins: dict[int, Table] = field(factory=dict)  # of agents that live a recorded life again
+    _stand_ins: dict[int, Sequence[Syscall]] = field(factory=dict)  # calls of agents that live a recorded life again
     _table: Table = field(init=False)
     _recording: Table | None = None  # the same, with the recorder
     _served: Sequence[Op] = ()
@@ -117,11 +117,11 @@ class Callers:
             self.jailed if spec.jailed else self.names,
             spawner.id if spawner is not None else None,
         )
-        self.mail.open(number, spec.name, kept=spec.mailbox == "kept")
+        self.mail.open(number, spec.name, kept=self._name_account(spec, spawner) if spec.mailbox == "kept" else None)
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
         if (stand_in := self.standing_in.get(spec.name)) is not None:
-            self._stand_ins[number] = Table(stand_in.seal(self._table.syscalls.values()), self.observer)
+            self._stand_ins[number] = stand_in.seal(self._table.syscalls.values())
             caller.replayed, caller.approvals = stand_in, stand_in
             caller.table = self._table_for(number)
         former = self.registry.find_by_name(spec.name)
@@ -129,6 +129,17 @@ class Callers:
             caller.counts.former = former.caller.counts.all()
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
+
+    def _name_account(self, spec: AgentSpec, spawner: Caller | None) -> str:
+        """Whose kept messages a new agent gets: none can get by a name what was for an agent of another spawner."""
+        if spawner is None or spawner.kind == "operator":
+            return spec.name
+        return f"{self.queue_path(spawner)[-1].name}/{spec.name}"
+
+    def resume(self, caller: Caller, stand_in: StandIn) -> None:
+        """Have an agent's calls answered by what its life before asked, until :meth:`go_live`; they are recorded."""
+        self._stand_ins[caller.id] = stand_in.seal(self._table.syscalls.values())
+        caller.approvals, caller.table = stand_in, self._table_for(caller.id)
 
     def go_live(self, caller: Caller, whole: bool) -> None:
         """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""
@@ -353,7 +364,7 @@ class Callers:
 
     def _whole_table(self, number: int) -> Table:
         if (sealed := self._stand_ins.get(number)) is not None:
-            return sealed
+            return Table(sealed, self.recorder if self.is_recorded(number) else self.observer)
         if not self.is_recorded(number):
             return self._table
         if self._recording is None:
@@ -362,8 +373,10 @@ class Callers:
 
     def _table_for(self, number: int) -> Table:
         refused = tuple(self.authorizer.refused_calls(number, self._served).items())
-        if (sealed := self._stand_ins.get(number)) is not None:  # what it is refused is compared, too
-            return sealed.with_refusals({op: why for op, why in refused if self._table.syscalls[op].prepare is None})
+        if number in self._stand_ins:  # what it is refused is compared, too
+            return self._whole_table(number).with_refusals(
+                {op: why for op, why in refused if self._table.syscalls[op].prepare is None}
+            )
         key = self.is_recorded(number), refused
         if key not in self._tables:
             if len(self._tables) >= 1000:

@@ -105,6 +105,7 @@ class Agent:
     wish: Wish = field(factory=Wish)
     next_at: float | None = None  # seconds since the epoch: the next time of its schedule
     forked_from: str | None = None  # NAME or NAME@LABEL: it has gone on from there
+    recording: str | None = None  # directory, of its last life that was recorded because of its spec
     end: End | None = None
     settled: trio.Event = field(factory=trio.Event)  # the first start, or that by START, succeeded or had a `problem`
     problem: StartError | None = None

@@ -26,6 +26,7 @@ from .waking.start import StartReason
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declared supervisor
 OnGiveUp = Literal["fail", "escalate"]
+OnCrash = Literal["restart", "resume"]
 Isolation = Literal["strict", "standard", "none"]
 Runtime = Literal["exec", "fast"]
 WorkspaceMode = Literal["direct", "overlay"]
@@ -136,7 +137,7 @@ class AgentSpec(Struct, frozen=True):
     how many seconds it may be without a call, and ``health`` the command that checks it. With a ``schedule`` it runs at
     these times only, and waits otherwise, with a ``start`` when something has come for it; ``idle_stop`` is after how
     many seconds without a message that one ends. A ``kept`` mailbox outlives the kernel. ``record``: each of its lives
-    is recorded.
+    is recorded. ``on_crash="resume"``: the life after a crash is given the recorded answers of the one before.
     """
 
     name: str
@@ -176,6 +177,7 @@ class AgentSpec(Struct, frozen=True):
     start: StartReason | None = None
     idle_stop: float | None = None
     record: bool = False
+    on_crash: OnCrash = "restart"
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property
@@ -213,6 +215,7 @@ class AgentSpec(Struct, frozen=True):
             after=(),
             significant=False,
             on_give_up="fail",
+            on_crash="restart",
         )
 
 

@@ -53,10 +53,6 @@ class Job:
 Queue = tuple[trio.MemorySendChannel[Job], trio.MemoryReceiveChannel[Job]]
 
 
-def _open_queue() -> Queue:
-    return trio.open_memory_channel[Job](MAX_WAITING)
-
-
 @define(eq=False)
 class Reload:
     """``config`` is what holds now: the running kernel's settings with the agents of the last reload.
@@ -72,7 +68,7 @@ class Reload:
     live_limits: Collection[str]
     file: ConfigFile
     find_writers: Callable[[], Awaitable[Collection[str]]]
-    _queue: Queue = field(factory=_open_queue)
+    _queue: Queue = field(factory=lambda: trio.open_memory_channel[Job](MAX_WAITING))
 
     async def request(self, dry_run: bool) -> Reloaded:
         """Reload, or with ``dry_run`` say what a reload would change; a cancelled one that has begun goes on.

@@ -10,6 +10,7 @@
 
 from collections.abc import Callable, Coroutine
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Any, Protocol
 
 from agentos_sdk.encoding import codec
@@ -123,8 +124,9 @@ def handle(syscall: Syscall) -> Attempt:
 
 
 def judge(syscall: Syscall) -> Attempt:
-    prepare, name = syscall.prepare, syscall.op.name
+    prepare: Any = syscall.prepare
     assert prepare is not None, "the call needs rights"
+    name, returns = syscall.op.name, iscoroutinefunction(prepare)
     waits, begins = syscall.waits, syscall.deferred
     awaits = waits or (syscall.in_order and not begins)
     recorded, intends = syscall.audit != "none", syscall.audit == "intent"
@@ -132,7 +134,7 @@ def judge(syscall: Syscall) -> Attempt:
     async def attempt(caller: Caller, request: Any, call: Call | None) -> object:
         outcome, prepared, record = "cancelled", None, None
         try:
-            async with prepare(caller, request) as prepared:
+            async with await prepare(caller, request) if returns else prepare(caller, request) as prepared:
                 allowed = require(caller, prepared, recorded)
                 if allowed is not None:
                     if allowed.must_ask:

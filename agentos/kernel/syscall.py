@@ -1,7 +1,7 @@
 """System calls as the list of them says what each is: its request, its handler or ``prepare``, and its limits."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
 from typing import Any, Literal
@@ -20,14 +20,15 @@ SMALL_BODY_BYTES = 256 << 10  # bytes; default limit of a body
 LARGE_BODY_BYTES = 1 << 20
 
 Parse = Callable[[Caller, bytes], Awaitable[Any]]
+Prepare = AbstractAsyncContextManager[Prepared] | Awaitable[Prepared]
 
 
 class Syscall(Struct, frozen=True):
     """One system call: its opcode, the type of its request, and its ``prepare`` or, if it needs no right, its handler.
 
     ``prepare`` takes ``(caller, request)``, has no effects and gives a :class:`~agentos.kernel.prepared.Prepared`. A
-    ``def`` returns it, and the call is answered while input is read. An async context manager yields it: the call runs
-    in a task, and what the context manager holds is released before the reply is sent.
+    ``def`` returns it, and the call is answered while input is read. An ``async def`` returns it, too, or an async
+    context manager yields it: then the call runs in a task, and what is held is released before the reply is sent.
 
     A ``def`` handler takes ``(caller, request)`` and answers while input is read; an ``async def`` takes ``(call,
     request)`` and runs in a task. Replies are values that :func:`agentos_sdk.encoding.codec.encode` takes, or encoded
@@ -55,7 +56,7 @@ class Syscall(Struct, frozen=True):
     op: Op
     request: type | None
     handler: Callable[[Any, Any], Any] | None = None
-    prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] | None = None
+    prepare: Callable[[Caller, Any], Prepare] | None = None
     limit: int = SMALL_BODY_BYTES
     failure: Mapping[str, object] = {}
     verbatim: Collection[str] = ()
@@ -73,13 +74,16 @@ class Syscall(Struct, frozen=True):
     def waits(self) -> bool:
         """Whether the call may wait and gets a task."""
         if self.prepare is not None:
-            return isasyncgenfunction(unwrap(self.prepare))
+            return iscoroutinefunction(self.prepare) or isasyncgenfunction(unwrap(self.prepare))
         return iscoroutinefunction(self.handler) and not self.in_order
 
-    def preview(self, caller: Caller, request: Any) -> AbstractAsyncContextManager[Prepared]:
+    @asynccontextmanager
+    async def preview(self, caller: Caller, request: Any) -> AsyncIterator[Prepared]:
         """What the request would do, which is held meanwhile; nothing is done. It raises what ``prepare`` raises."""
         assert self.prepare is not None, "the call needs rights"
-        return self.prepare(caller, request)
+        opened = self.prepare(caller, request)
+        async with await opened if isinstance(opened, Awaitable) else opened as prepared:
+            yield prepared
 
     def parser(self, reader: Reader) -> Parse:
         """What parses a body without blocking the event loop."""

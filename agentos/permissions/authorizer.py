@@ -25,7 +25,8 @@ from .rules import AgentRelation, Rules
 NOT_HELD = "a caller can't grant what it doesn't hold"  # in place of a rule's text
 # Actions of the operator alone, whatever is granted, and of what it gave a link for them.
 OPERATORS = frozenset(
-    "set_audit_config approvals decide get_contents export import replay_start replay_status replay_stop".split()  # noqa: SIM905
+    "set_audit_config approvals decide get_contents export import apply undo images snapshots "  # noqa: SIM905
+    "record_start record_stop record_status replay_start replay_status replay_stop".split()
 )
 MAX_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
 compile_rules = lru_cache(64)(Rules)  # a large compiled set takes about 1 MiB

@@ -38,7 +38,8 @@ def plain_name(name: str) -> str:
 class Life(Struct, omit_defaults=True):
     """A life of an agent: ``life`` is ``NAME/NUMBER``. Times are seconds since the epoch; ``exit`` says how it ended.
 
-    ``reason``: why it can't be replayed.
+    ``reason``: why it can't be replayed. ``resumed`` is the recording of the life that it goes on with after a crash,
+    of which it had ``answers`` replies.
     """
 
     life: str
@@ -49,6 +50,8 @@ class Life(Struct, omit_defaults=True):
     failed: bool = False
     replayable: bool = True
     reason: str | None = None
+    resumed: str | None = None
+    answers: int = 0
 
     def spoil(self, reason: str) -> None:
         """It can't be replayed; the first reason stays."""
@@ -107,6 +110,11 @@ def read_body(body: bytes) -> Json:
     except (ValueError, RecursionError):
         pass
     return {"base64": base64.b64encode(body).decode()}
+
+
+def write_body(body: Json) -> bytes:
+    """The bytes of what :func:`read_body` has read; raises ``ValueError`` or ``TypeError``."""
+    return base64.b64decode(body["base64"], validate=True) if body.keys() == {"base64"} else encode_line(body)
 
 
 def parse_json(data: bytes) -> Any:

@@ -32,13 +32,14 @@ from agentos.llm.cassettes.recorded_question import (
 from .reader import RecordedCall
 
 ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "async", "request_id"})  # keys that no answer depends on
+UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that say nothing, and aren't compared
 MAX_WORDS = 2000  # of two texts between their common begin and end; longer ones are one difference
 MAX_QUOTED = 160  # characters of a difference on each side
 MAX_DIFFERENCES = 50  # of one call
 
 Json = dict[str, Any]
 How = Literal["exact", "masked", "drifted"]
-Kind = Literal["model", "prompt", "tool output", "code", "call", "file"]
+Kind = Literal["model", "prompt", "tool output", "code", "call", "file", "answer"]
 
 
 @frozen

@@ -92,11 +92,12 @@ class WriteQueue:
         self._held.clear()
         manifests, self._manifests = self._manifests, {}
         made = [(target, encode_manifest(manifest)) for target, manifest in manifests.items()]
-        settled, self._settled, self._writing = self._settled, trio.Event(), True
+        self._writing = True
         try:
             await run_in_thread(write, self.maker, Batch(calls, made), limiter=self._limiter)
         finally:
             self._writing = False
+            settled, self._settled = self._settled, trio.Event()
             settled.set()
         self.settle()
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from .files.sub_ids import SubIds
 from .policy import Interpreter
 
 
@@ -22,3 +23,4 @@ class Host(Struct, frozen=True):
     memfd_noexec: bool = False  # vm.memfd_noexec can be written for a new PID namespace
     hard_limits: Mapping[str, int] = {}
     interpreter: Interpreter | None = None  # the kernel's own
+    sub_ids: SubIds | None = None  # without root

@@ -90,13 +90,9 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     within_tmp = tuple([bind for bind in binds if bind.target.startswith("/tmp/")])
     common = tuple([bind for bind in binds if bind not in (*own, *within_tmp)])
     later = (*own, *within_tmp) if policy.image is None else own
-    maps = (f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1")
-    if policy.inside_root:
-        count = BLOCK if host.uid == 0 else 1
-        maps = (f"0 {ids.uid} {count}", f"0 {ids.gid} {count}")
     flags = NEWUSER | NEWPID | NEWNS | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
     return (
-        s.Clone(flags, *maps, deny_setgroups=not is_root),
+        _clone_step(policy, host, ids)._replace(flags=flags),
         *([s.DetachRoot(_ROOT_SIZE, _ROOT_INODES), *detach_steps(policy, common, ids)] if is_root else []),
         s.PrivateMounts(),
         *(open_steps(policy, binds, common) if not is_root else []),
@@ -140,7 +136,7 @@ def split_plan(plan: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]
     if place is None or not isinstance(clone, s.Clone):
         return None
     ahead, rest = tuple(plan[1:place]), tuple(plan[place:])
-    if clone.deny_setgroups:
+    if clone.deny_setgroups or clone.writers is not None:
         return (clone, *ahead), rest
     unmapped = s.Clone(clone.flags, "", "", clone.deny_setgroups)
     unowned = [_forget_owner(step) if type(step) is s.DetachSource else step for step in ahead]
@@ -166,9 +162,28 @@ def plan_way_in(policy: Policy, host: Host) -> tuple[Step, ...]:
     )
 
 
+def plan_root_inside(policy: Policy, host: Host, ids: HostIds) -> tuple[s.Clone, s.TakeIdentity]:
+    """The steps of a plan that give its program its ids, for a trial."""
+    return _clone_step(policy, host, ids), _identity_step(policy, host)
+
+
+def _clone_step(policy: Policy, host: Host, ids: HostIds) -> s.Clone:
+    flags, is_root = NEWUSER | NEWPID, host.uid == 0
+    if (inside := find_inside(policy, host)) is None:
+        return s.Clone(flags, f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", not is_root)
+    count = BLOCK if is_root else 1
+    uids, gids = f"0 {ids.uid} {count}", f"0 {ids.gid} {count}"
+    if inside == "pretended" or host.sub_ids is None:
+        return s.Clone(flags, uids, gids, not is_root)
+    sub, others = host.sub_ids, BLOCK - 1
+    writers = (sub.newuidmap, sub.newgidmap)
+    return s.Clone(flags, f"{uids}\n1 {sub.uid} {others}", f"{gids}\n1 {sub.gid} {others}", False, writers)
+
+
 def _identity_step(policy: Policy, host: Host) -> s.TakeIdentity:
     uid, gid = (0, 0) if policy.inside_root else (UID, GID)
-    return s.TakeIdentity(uid, gid, host.uid == 0, INIT_UID if policy.inside_root and host.uid == 0 else None)
+    has_block = find_inside(policy, host) == "block"
+    return s.TakeIdentity(uid, gid, host.uid == 0 or has_block, INIT_UID if has_block else None)
 
 
 def _confine_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
@@ -177,9 +192,7 @@ def _confine_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
     yield s.DropCapabilities(s.INSIDE_ROOT if policy.inside_root else 0)
     yield s.NoNewPrivileges()
     yield from _landlock_step(policy, host, binds)
-    inside: seccomp.Inside | None = None
-    if policy.inside_root:
-        inside = "block" if host.uid == 0 else "pretended"
+    inside = find_inside(policy, host)
     given = (policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec, inside)
     yield s.Seccomp(seccomp.filter_bytes(*given).hex())
 
@@ -222,6 +235,18 @@ def plan_unjailed(program: Program, host: Host, limits: Limits | None, keeper: b
             *(tuple(program.argv), environment, program.directory, not keeper, program.stdin, keeper, program.terminal)
         ),
     )
+
+
+def find_inside(policy: Policy, host: Host) -> seccomp.Inside | None:
+    """Whether root inside has a block of ids, or one, and others are pretended.
+
+    Without root a block is taken of the user's own subordinate ids. Files with them could not be removed by the kernel:
+    an upper layer that stays has none.
+    """
+    if not policy.inside_root or policy.image is None:
+        return None
+    counted = host.memory_cgroup and host.pids_cgroup and policy.workspace is None and not policy.image.upper
+    return "block" if host.uid == 0 or (host.sub_ids is not None and counted) else "pretended"
 
 
 def _check_counted(host: Host) -> None:

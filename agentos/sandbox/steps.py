@@ -14,13 +14,15 @@ class Clone(NamedTuple):
     """Clone the process into new namespaces; done by the zygote. ``flags`` are CLONE_NEW*, the maps lines of uid_map.
 
     In a new PID namespace it stays as PID 1, confined by some of the plan's steps, and a child of it does the plan.
-    Without flags it is cloned into our namespaces with our uid and gid, and no maps are written.
+    Without flags it is cloned into our namespaces with our uid and gid, and no maps are written. ``writers`` are
+    newuidmap and newgidmap, where the maps have ids that are not ours to give.
     """
 
     flags: int
     uid_map: str
     gid_map: str
     deny_setgroups: bool
+    writers: tuple[str, str] | None = None
 
 
 class Join(NamedTuple):

@@ -266,7 +266,7 @@ def _quota_exceeded(exceeded: Sequence[BudgetState], amounts: Amounts, now: floa
     worst = max(never or exceeded, key=lambda state: state.renews_at)
     quota, renews_at = worst.quota, None if never else worst.renews_at
     asked, most, settled, reserved = (
-        _format_amount(quota.what, amount)
+        f"{amount / MONEY_UNITS:.6g}" if quota.what == "money" else str(amount)
         for amount in (amounts[quota.what], quota.most, worst.settled, worst.reserved)
     )
     text = f"{quota.what}: the quota of {worst.name!r} is {most} per {duration(quota.per)}"
@@ -276,7 +276,3 @@ def _quota_exceeded(exceeded: Sequence[BudgetState], amounts: Amounts, now: floa
         text += f", of which {settled} used and {reserved} reserved; this needs {asked} at least: "
         text += f"it renews in {duration(math.ceil(renews_at - now))}"
     return QuotaExceeded(text, name=worst.name, what=quota.what, most=quota.most, per=quota.per, renews_at=renews_at)
-
-
-def _format_amount(what: str, amount: int) -> str:
-    return f"{amount / MONEY_UNITS:.6g}" if what == "money" else str(amount)

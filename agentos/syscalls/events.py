@@ -4,8 +4,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import trio
@@ -54,8 +53,7 @@ class EventCalls:
 
     # -- SUBSCRIBE and UNSUBSCRIBE ---------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def prepare_subscribe(self, caller: Caller, request: calls.Subscribe) -> AsyncIterator[Prepared]:
+    async def prepare_subscribe(self, caller: Caller, request: calls.Subscribe) -> Prepared:
         if not request.event_types:
             raise BadRequest("event_types: expected at least one, such as AGENT_* or *")
         check_since(request.since, request.boot)
@@ -73,7 +71,7 @@ class EventCalls:
                 return await self._stream(call, wanted, request, rights)
             return self._begin(polled or self._poll(caller), wanted, request)
 
-        yield Prepared(rights, act, about=", ".join(request.event_types))
+        return Prepared(rights, act, about=", ".join(request.event_types))
 
     def _rights(self, agents: Sequence[int | str]) -> tuple[Right, ...]:
         """The rights to events of those of these agents that exist."""
@@ -170,8 +168,7 @@ class EventCalls:
             if (decision := caller.authorizer.decide(caller, right)).effect == "deny":
                 raise caller.refuse(right, decision)
 
-    @asynccontextmanager
-    async def prepare_poll(self, caller: Caller, request: calls.PollEvents) -> AsyncIterator[Prepared]:
+    async def prepare_poll(self, caller: Caller, request: calls.PollEvents) -> Prepared:
         right = Right("poll_events")
         check_since(request.since, request.boot)
 
@@ -193,7 +190,7 @@ class EventCalls:
             call.undelivered = lambda: subscription.put_back(page.place, page.missed)
             return b'{"success":true,' + self._encode_page(page, start)[1:]
 
-        yield Prepared((right,), act)
+        return Prepared((right,), act)
 
     def _encode_page(self, page: Page, begun: calls.Subscribed | Start = NOTHING) -> bytes:
         """A page as JSON, assembled around events that are JSON already."""

@@ -3,8 +3,7 @@
 import codecs
 import re
 from binascii import b2a_base64
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping
 from functools import partial
 from time import perf_counter
 
@@ -51,8 +50,7 @@ class Requests:
     callers: Callers
     most: int
 
-    @asynccontextmanager
-    async def prepare(self, caller: Caller, request: HTTP) -> AsyncIterator[Prepared]:
+    async def prepare(self, caller: Caller, request: HTTP) -> Prepared:
         """Send a request and receive the response. Nothing is resolved before the host was judged."""
         hop, headers = parse_hop(request.url, request.method), check_headers(request.headers)
         self._check_not_secret(caller, hop.destination, headers)
@@ -87,7 +85,7 @@ class Requests:
         query = hop.target.partition("?")[2]
         secrets = self.callers.secrets.names_for(self._secrets_of(caller), to)
         shown = partial(describe_http, to, list(request.headers.items()), body, query, secrets)
-        yield Prepared(rights, act, announce=to.method not in READ_ONLY, error=error, shown=shown)
+        return Prepared(rights, act, announce=to.method not in READ_ONLY, error=error, shown=shown)
 
     def _check_not_secret(self, caller: Caller, destination: Destination, headers: Headers) -> None:
         """Raise ``BadRequest`` for a header that the kernel sets there by a secret of the caller's."""

@@ -1,7 +1,6 @@
 """Handlers of SEND, RECV, ACK, MAIL, BROADCAST and REGISTER."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
@@ -150,8 +149,7 @@ class Messages:
             raise BadRequest("ids: expected at least one id of a message")
         return Acknowledged(acked=await self.mail.acknowledge(self.mail.by_id(call.caller.id), request.ids))
 
-    @asynccontextmanager
-    async def prepare_mail(self, caller: Caller, request: Mail) -> AsyncIterator[Prepared]:
+    async def prepare_mail(self, caller: Caller, request: Mail) -> Prepared:
         box, is_operator = self.mail.find(request.name), caller.kind == "operator"
 
         async def act(call: Call) -> bytes:
@@ -169,7 +167,7 @@ class Messages:
         error = None
         if not is_operator and (request.requeue or request.drop):
             error = PermissionDenied("requeue, drop: only the operator may change what is in a mailbox")
-        yield Prepared((Right("mail", agent=box.id),), act, about=request.name, error=error)
+        return Prepared((Right("mail", agent=box.id),), act, about=request.name, error=error)
 
     def register(self, caller: Caller, request: Register) -> Registered:
         check_name(request.name, "name")

@@ -71,8 +71,7 @@ class StateCalls:
 
             yield prepare("fetch", request.key, scope, act, request.agent)
 
-    @asynccontextmanager
-    async def prepare_delete(self, caller: Caller, request: calls.Delete) -> AsyncIterator[Prepared]:
+    async def prepare_delete(self, caller: Caller, request: calls.Delete) -> Prepared:
         async with self._turns.get(caller) or self._turns.setdefault(caller, Limiter(MAX_FETCHES)):
             scope, _ = await self._find(self.spaces.of(caller), request.key, request.scope)
 
@@ -82,10 +81,9 @@ class StateCalls:
             deleted = await self.spaces.state.delete(space, request.key, request.if_version, account, caller.id)
             return calls.Deleted(deleted=deleted, scope=scope if deleted else None)
 
-        yield prepare("delete", request.key, scope, act)
+        return prepare("delete", request.key, scope, act)
 
-    @asynccontextmanager
-    async def prepare_keys(self, caller: Caller, request: calls.Keys) -> AsyncIterator[Prepared]:
+    async def prepare_keys(self, caller: Caller, request: calls.Keys) -> Prepared:
         spaces = self._spaces_of(caller, request)
 
         async def act(call: Call) -> calls.KeyList:
@@ -101,7 +99,7 @@ class StateCalls:
             )
 
         about = request.prefix if request.agent is None else f"{request.prefix} (agent {request.agent})"
-        yield Prepared((Right("keys"),), act, about=about)
+        return Prepared((Right("keys"),), act, about=about)
 
     def syscalls(self) -> tuple[Syscall, ...]:
         return (

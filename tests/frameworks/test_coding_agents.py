@@ -1,105 +1,133 @@
-"""Coding agents of others, unmodified, by their presets: each does a task by a command in a jail, and says so."""
+"""Coding agents of others, unmodified, by their presets: each does a task in a jail, from a vendor that has trouble.
+
+``make agents`` installs them all; ``.ci/run`` one.
+"""
 
 import json
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import frozen
+from attrs import define, field, frozen
 
+from agentos.llm.providers.provider import Question
 from agentos.presets import read_preset
+from agentos_sdk.values import ToolCall, Usage
 from tests.conftest import OwnKernel
+from tests.llm.vendors.script import Break, Called, Refuses, Says, Script, Text
 from tests.support.kernel import until
+from tests.support.servers.vendor import vendor
 from tests.system.agents import info, lines
 
 PLACE = Path(sys.prefix, "coding")
 TASK = "Make the file made.txt"
 COMMAND = "echo by-a-tool > /workspace/made.txt"
+AS_AUTHOR = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+CACHED = Usage(900, 7, cache_read=512)
 
 
 @frozen
 class Program:
     """``words`` stand for the first word of the preset's command, ``[]``: it is a script of a Python environment.
 
-    ``tool`` runs a command, with ``arguments``; ``end`` are those with which the program is to end.
-    ``system``: what the instructions have in a question of the task itself, where the program asks others, too.
+    ``tool`` runs a command, with ``arguments``, or ``says`` is what makes the file; ``end`` are the arguments with
+    which the program is to end. ``leaves`` names what it can't be told to keep elsewhere.
     """
 
-    place: str
-    words: Sequence[str]
-    tool: str
-    arguments: Mapping[str, Any]
-    system: str = ""
+    words: Sequence[str] = ()
+    tool: str = ""
+    arguments: Mapping[str, Any] = {}
+    says: str = ""
     end: Mapping[str, Any] | None = None
+    leaves: Collection[str] = ()
 
 
 NODE = "/agent/node_modules/.bin"
 PROGRAMS = {
-    "claude-code": Program("npm", [f"{NODE}/claude"], "Bash", {"command": COMMAND, "description": "make it"}),
-    "codex": Program("npm", [f"{NODE}/codex"], "exec_command", {"cmd": COMMAND}),
-    "gemini-cli": Program(
-        "npm", [f"{NODE}/gemini"], "run_shell_command", {"command": COMMAND, "description": "make it"}
-    ),
-    "opencode": Program(
-        "npm", [f"{NODE}/opencode"], "bash", {"command": COMMAND, "description": "make it"}, "(?i)you are opencode"
-    ),
-    "qwen-code": Program("npm", [f"{NODE}/qwen"], "run_shell_command", {"command": COMMAND, "is_background": False}),
+    "aider": Program(says="made.txt\n```\nby-a-tool\n```\n", leaves=[".aider.tags.cache.v4"]),
+    "claude-code": Program([f"{NODE}/claude"], "Bash", {"command": COMMAND, "description": "make it"}),
+    "codex": Program([f"{NODE}/codex"], "exec_command", {"cmd": COMMAND}),
+    "gemini-cli": Program([f"{NODE}/gemini"], "run_shell_command", {"command": COMMAND, "description": "make it"}),
+    "opencode": Program([f"{NODE}/opencode"], "bash", {"command": COMMAND, "description": "make it"}),
+    "qwen-code": Program([f"{NODE}/qwen"], "run_shell_command", {"command": COMMAND, "is_background": False}),
     "mini-swe-agent": Program(
-        "mini-swe-agent",
-        [],
-        "bash",
-        {"command": COMMAND},
-        end={"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"},
+        tool="bash", arguments={"command": COMMAND}, end={"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}
     ),
 }
 
 
-def inline(values: Mapping[str, Any]) -> str:
-    return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in values.items()) + " }"
+@define
+class Scripted:
+    """First trouble, then a call of the tool wherever it is offered and hasn't been called, else the end."""
+
+    program: Program
+    trouble: list[Script] = field(
+        factory=lambda: [
+            Refuses(429, "slow down", after=0.1),
+            Refuses(529, "overloaded"),
+            Says([Break("cut")]),
+        ]
+    )
+
+    def __call__(self, question: Question) -> Script:
+        if self.trouble:
+            return self.trouble.pop(0)
+        called = any(message.calls for message in question.messages)
+        if self.program.says:
+            return Says([Text(self.program.says)], usage=CACHED)
+        if not any(tool.name == self.program.tool for tool in question.tools):
+            return Says([Text("A title")])  # asked beside the task
+        if not called:
+            return self._call(self.program.arguments)
+        return self._call(self.program.end) if self.program.end else Says([Text("Done.")], usage=CACHED)
+
+    def _call(self, arguments: Mapping[str, Any]) -> Says:
+        return Says([Called(ToolCall("call_1", self.program.tool, arguments))], "tool_calls", CACHED)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_coding_agent_runs_a_command_in_its_jail(
+def test_a_coding_agent_does_a_task_in_its_jail(
     framework: None, own_kernel: OwnKernel, tmp_path: Path, name: str
 ) -> None:
-    program, preset = PROGRAMS[name], read_preset(name)
-    code = PLACE / program.place
+    program, preset, code = PROGRAMS[name], read_preset(name), PLACE / name
     if not (code / "ready").exists():
         pytest.skip(f"{name} isn't in {code}, run `make agents`: it is NOT tested")
-    call = f"tool_calls = [{{ name = {json.dumps(program.tool)}, arguments = {inline(program.arguments)} }}]"
-    done = (
-        f"tool_calls = [{{ name = 'bash', arguments = {inline(program.end)} }}]" if program.end else "reply = 'Done.'"
-    )
-    work = tmp_path / "work"
-    work.mkdir()
-    (tmp_path / "rules.toml").write_text(
-        f"[[rule]]\ntool = {json.dumps(program.tool)}\n{done}\n"
-        f"[[rule]]\nsystem = '{program.system}'\n{call}\ntimes = 1\n"
-    )
+    (work := tmp_path / "work").mkdir()
+    (work / "clock.py").write_text("def now():\n    return 12\n")
+    for words in (["init", "-q"], ["add", "."], [*AS_AUTHOR, "commit", "-qm", "Tell the time"]):
+        subprocess.run(["git", *words], cwd=work, check=True)
     args = [word.replace("{task}", TASK) for word in preset.task[1:]]
     command = f'command = {json.dumps([*program.words, *args])}\ncode = "{code}"'
     script = f'script = "{code}/bin/{preset.task[0]}"\nargs = {json.dumps(args)}\npython = "{code}/bin/python"'
-    kernel = own_kernel(
-        f"""
-        [llm]
-        provider = "offline"
-        model = "offline"
-        openai_endpoint = true
-        offline = {{ rules = "{tmp_path / "rules.toml"}" }}
-        [[agents]]
-        name = "coder"
-        framework = "{name}"
-        {command if program.words else script}
-        restart = "temporary"
-        workspace = "{work}"
-        """
-    )
-    with kernel.client() as client:
-        until(lambda: info(client, "coder")["state"] not in ("starting", "running"), "it has ended", seconds=300)
-        said = [*lines(client, "coder", "stdout"), *lines(client, "coder", "stderr")]
-        said.append(str(info(client, "coder")["end"]))
-        assert (work / "made.txt").exists(), "\n".join(said)
+    with vendor() as met:
+        scripted = met.models["scripted"] = Scripted(program)
+        kernel = own_kernel(
+            f"""
+            [llm]
+            provider = "openai"
+            model = "scripted"
+            base_url = "{met.base_url}"
+            openai_endpoint = true
+            retry = {{ first = "50ms" }}
+            [[agents]]
+            name = "coder"
+            framework = "{name}"
+            {command if program.words else script}
+            restart = "temporary"
+            workspace = "{work}"
+            """,
+            {"OPENAI_API_KEY": met.key},
+        )
+        with kernel.client() as client:
+            until(lambda: info(client, "coder")["state"] not in ("starting", "running"), "it has ended", seconds=300)
+            said = [*lines(client, "coder", "stdout"), *lines(client, "coder", "stderr")]
+            said.append(str(info(client, "coder")["end"]))
+            assert (work / "made.txt").exists(), "\n".join(said)
+            assert not scripted.trouble
+            assert sum(row["cache_read"] for row in client.usage(name="coder")["usage"]) >= CACHED.cache_read
     assert (work / "made.txt").read_text() == "by-a-tool\n"
-    assert [path.name for path in work.iterdir()] == ["made.txt"], "what a program keeps at home is outside"
+    found = {path.name for path in work.iterdir()}
+    assert found - {*program.leaves} == {".git", "clock.py", "made.txt"}, "what a program keeps at home is outside"

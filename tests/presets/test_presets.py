@@ -12,6 +12,8 @@ from agentos.presets import SHIPPED, BadPreset, Preset, list_presets, read_prese
 from agentos.userland.cli.common import project_directory
 from agentos.userland.cli.main import cli
 
+ROOT = Path(__file__).parents[2]
+
 CODING = ("aider", "claude-code", "codex", "gemini-cli", "mini-swe-agent", "opencode", "qwen-code")
 
 
@@ -31,6 +33,13 @@ def test_a_coding_agent_has_its_home_outside_of_the_workspace_and_a_command_for_
         assert preset.endpoint, name
         assert sum("{task}" in word for word in preset.task) == 1, name
         assert preset.install, name
+
+
+def test_each_coding_agent_has_a_page_that_says_how_to_get_it_and_how_to_give_it_a_task() -> None:
+    for name in CODING:
+        page = (ROOT / f"docs/how-to/run-{name}.md").read_text()
+        for part in (read_preset(name).install.split()[-1], f"agentos task --with {name} "):
+            assert part in page, name
 
 
 def test_node_keeps_its_heap_below_the_limit_of_memory() -> None:

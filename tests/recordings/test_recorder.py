@@ -35,6 +35,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End
 from tests.support.rights import Grants, Notebook
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 KEY = "sk-canary-0123456789"
 MAX_LINE = 1 << 20
@@ -280,6 +281,18 @@ async def test_a_recording_that_is_removed_ends(tmp_path: Path) -> None:
 
         assert active not in recorder.active
         assert recorder.start("coder", Selection([7])).manifest.name == "coder-2"
+
+
+async def test_a_flush_during_the_last_write_ends_with_it(tmp_path: Path) -> None:
+    async with recording(tmp_path) as (recorder, active), trio.open_nursery() as nursery:
+        nursery.start_soon(recorder.queue.flush)
+        while not recorder.queue._writing:
+            await trio.lowlevel.checkpoint()
+
+        with trio.fail_after(PATIENCE):
+            await recorder.queue.flush()
+
+        assert (tmp_path / f"{active.manifest.name}{SUFFIX}" / "recording.json").exists()
 
 
 async def test_what_is_queued_at_the_end_is_written(tmp_path: Path) -> None:

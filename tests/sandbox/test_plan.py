@@ -7,6 +7,7 @@ import attrs
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.files.root_files import (
@@ -16,6 +17,7 @@ from agentos.sandbox.files.root_files import (
     find_public_parts,
     list_runtime_files,
 )
+from agentos.sandbox.files.sub_ids import SubIds
 from agentos.sandbox.filters import seccomp
 from agentos.sandbox.host import Host
 from agentos.sandbox.inside.programs.shim import select_steps
@@ -28,6 +30,7 @@ from agentos.sandbox.policy import (
     Image,
     Interpreter,
     Limits,
+    Overlay,
     Policy,
     Program,
     RootImage,
@@ -396,7 +399,7 @@ def test_root_inside_is_refused_where_limits_would_count_for_each_of_its_ids() -
     ):
         with pytest.raises(BadPolicy, match=f"user root: no control group counts its {what}"):
             made(policy, Host(0, 0, "x86_64", memory_cgroup=memory, pids_cgroup=pids))
-    assert made(policy, Host(1001, 1001, "x86_64"))[0][1:] == ("0 1001 1", "0 1001 1", True)  # one id: they count
+    assert made(policy, Host(1001, 1001, "x86_64"))[0][1:4] == ("0 1001 1", "0 1001 1", True)  # one id: they count
 
 
 def test_pid_1_of_root_inside_has_an_id_of_its_own_and_forwards_signals() -> None:
@@ -409,3 +412,16 @@ def test_pid_1_of_root_inside_has_an_id_of_its_own_and_forwards_signals() -> Non
     assert [step.keep for step in init if isinstance(step, s.DropCapabilities)] == [s.KILL]
     plain = select_steps(made(Policy(image=RootImage("/i")), Host(0, 0, "x86_64")))
     assert [step.keep for step in plain if isinstance(step, s.DropCapabilities)] == [0]
+
+
+def test_without_root_a_block_is_of_the_users_own_ids_where_groups_count_and_nothing_is_kept() -> None:
+    host = Host(1001, 1002, "x86_64", memory_cgroup=True, pids_cgroup=True, sub_ids=SubIds(100000, 200000, "/u", "/g"))
+    policy = Policy(image=RootImage("/i"), inside_root=True)
+    steps = made(policy, host)
+
+    assert steps[0][1:] == ("0 1001 1\n1 100000 65536", "0 1002 1\n1 200000 65536", False, ("/u", "/g"))
+    assert steps[at(steps, s.TakeIdentity)] == s.TakeIdentity(0, 0, True, 65536)
+    for less in (replace(host, pids_cgroup=False), replace(host, memory_cgroup=False), replace(host, sub_ids=None)):
+        assert made(policy, less)[0][1:] == ("0 1001 1", "0 1002 1", True, None)
+    for kept in ({"workspace": Overlay("/p", "/u")}, {"image": RootImage("/i", upper="/u")}):
+        assert made(attrs.evolve(policy, **kept), host)[0][1:] == ("0 1001 1", "0 1002 1", True, None)

@@ -275,7 +275,10 @@ def test_the_model_page_begins_with_what_agents_spend_and_sorts_it(open_page: Op
     assert "%" in row.inner_text()  # of the default budget
     page.get_by_role("button", name="since yesterday", pressed=False).click()
     page.get_by_role("button", name="since yesterday", pressed=True).wait_for()
-    assert row.get_by_role("link", name="events").count() == 1
+    look, shown = row.get_by_role("link", name="events").bounding_box(), table.bounding_box()
+    assert look is not None
+    assert shown is not None
+    assert look["x"] + look["width"] <= shown["x"] + shown["width"], "the way to why it failed is in view"
     assert "range=604800" in str(row.get_by_role("link", name="logs").get_attribute("href"))
     model = page.get_by_role("group", name="models").locator("tbody tr", has_text="offline")
     assert "ok" in model.inner_text()
@@ -287,6 +290,15 @@ def test_the_model_page_begins_with_what_agents_spend_and_sorts_it(open_page: Op
     page.locator("th[aria-sort=ascending]", has_text="agent").wait_for()
     row.get_by_role("link", name="reviewer-1").click()
     page.locator(".panel h2", has_text="reviewer-1").wait_for()
+
+
+def test_agents_that_need_attention_are_first_until_one_sorts_them(open_page: Open) -> None:
+    page = open_page("agents")
+
+    page.locator("th[aria-sort=ascending]", has_text="State").wait_for()
+    page.locator("tbody tr[aria-rowindex='2']", has_text="hopeless").wait_for()
+    page.get_by_role("button", name="Name").click()
+    page.locator("tbody tr[aria-rowindex='2']", has_text="coder").wait_for()
 
 
 def test_a_trace_splits_waiting_from_the_model(open_page: Open) -> None:
@@ -316,6 +328,7 @@ def test_bars_of_a_trace_have_most_of_its_width_and_a_time_axis(open_page: Open)
     assert lefts[0] == pytest.approx(track["x"], abs=1)
     assert lefts == sorted(lefts)
     assert lefts[-1] <= track["x"] + track["width"]
+    assert marks.evaluate_all("(marks) => marks.every((mark) => mark.scrollWidth <= mark.clientWidth + 1)")
 
     zoom = page.get_by_role("group", name="zoom")
     y = track["y"] + track["height"] / 2

@@ -186,7 +186,7 @@ def test_the_filter_is_in_the_url_and_back_works(open_page: Open) -> None:
 
 
 def test_rows_of_the_table_are_reached_opened_marked_and_left_by_keys(open_page: Open) -> None:
-    page = open_page("agents")
+    page = open_page("agents?sort=name")
 
     page.keyboard.press("j")
     page.locator('tr[aria-selected="true"]', has_text="crasher").wait_for()

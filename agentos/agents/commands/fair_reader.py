@@ -32,10 +32,6 @@ class Turns:
         return max(0.0, until - now - CREDIT_SECONDS)
 
 
-def _take_nothing(data: bytes) -> float:
-    return 0.0
-
-
 class Pipe:
     """One stream of a program, read in the turns of its owner.
 
@@ -90,7 +86,7 @@ class Pipe:
         rest = bytearray()
         while len(rest) < MAX_FINAL_BYTES and (data := self._read(64 << 10)):
             rest += data
-        take, self._take = self._take, _take_nothing  # its owner's, which refers to this
+        take, self._take = self._take, lambda data: 0.0  # its owner's, which refers to this
         take(bytes(rest))
         os.close(self._fd)
 

@@ -102,6 +102,9 @@ def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
         return explain_program(failure, spec.jailed, spec.image)
     if failure.step.startswith(SOURCE_STEPS):
         return JailError(failure.text)
+    if failure.step == "Clone" and failure.text.partition(":")[0].endswith(("newuidmap", "newgidmap")):
+        fix = "a range of 65,536 in /etc/subuid and /etc/subgid must be this user's, and no_new_privs be off"
+        return JailError(f"user: {failure.text}: {fix}", IsolationUnavailable)
     if failure.step.startswith("MountImage"):
         return JailError(
             f"image {spec.image}: it can't be the root of a jail here: {failure.text}", IsolationUnavailable

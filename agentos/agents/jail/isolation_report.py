@@ -64,7 +64,7 @@ class Walls:
         if self.spec.jailed and self.spec.terminals:
             layers["terminals"] = walls.terminals_layer(program)
         if self.spec.user == "root":
-            layers["user"] = walls.user_layer(program)
+            layers["user"] = walls.user_layer(program, self.steps)
         if self.spec.image is not None:
             layers["image"] = walls.image_layer(program, read_only=self.spec.isolation == "strict")
         return {**layers, **limits}

@@ -40,7 +40,8 @@ log = logging.getLogger("agentos.agents")
 
 LOOKS = 10  # for idle agents, in their time
 MIN_INTERVAL, MAX_INTERVAL = 0.1, 5.0  # seconds between two looks
-FULL_SECONDS = 1.0  # until a full mailbox is tried again
+FULL_SECONDS = 0.5  # until a mailbox without room for events is tried again
+MAX_EVENTS, MAX_EVENT_BYTES = 100, 1 << 20  # messages in a mailbox with which it has no room: senders need the rest
 PAGE, PAGE_BYTES = 100, 1 << 20  # events that are put into a mailbox at a time
 
 
@@ -206,13 +207,14 @@ class Waker:
                 self.events.unsubscribe(subscription)
 
     async def _put(self, waiter: Waiter, events: Iterable[bytes]) -> None:
-        """Put events into an agent's mailbox, unless it was stopped or given up; a full one is waited for."""
+        """Put events into an agent's mailbox, unless it was stopped or given up; waits until it has room for them."""
         for event in events:
             message = Message(KERNEL_ID, KERNEL, "kernel", event, id=next(self.mail.numbers))
             full: Sequence[str] = [waiter.box.name]
             while full and not self.registry.is_over(waiter.agent.id):
                 try:
-                    _, full = await self.mail.post_all(message, [waiter.box])
+                    if waiter.box.count < MAX_EVENTS and waiter.box.size < MAX_EVENT_BYTES:
+                        _, full = await self.mail.post_all(message, [waiter.box])
                 except Unavailable as error:
                     log.warning("%s: an event can't be kept: %s", waiter.box.name, error)
                 if full:

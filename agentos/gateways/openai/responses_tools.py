@@ -75,7 +75,7 @@ def parse_tools(request: Fields) -> ResponsesTools:
     left_out: dict[str, None] = {}
     for tool in request.objects("tools"):
         kind = tool.required_text("type")
-        if is_hosted(kind):
+        if kind in HOSTED or DATED_SEARCH.fullmatch(kind) is not None:
             left_out[kind] = None
             if len(left_out) > MAX_LEFT_OUT:
                 raise Mistake(tool.place("type"), f"expected at most {MAX_LEFT_OUT} types of tools that servers run")
@@ -86,11 +86,6 @@ def parse_tools(request: Fields) -> ResponsesTools:
             found[own.model_name] = own, offered
     tools, choice = _choose(request, [tool for _, tool in found.values()])
     return ResponsesTools(tools, choice, {name: own for name, (own, _) in found.items()}, [*left_out])
-
-
-def is_hosted(kind: str) -> bool:
-    """Whether OpenAI's servers run such a tool; web_search also has names with a date."""
-    return kind in HOSTED or DATED_SEARCH.fullmatch(kind) is not None
 
 
 def _read(tool: Fields, kind: str, namespace: str | None = None) -> Iterator[tuple[ProgramTool, Tool]]:

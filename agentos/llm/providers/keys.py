@@ -21,16 +21,11 @@ Choices = Mapping[str, Sequence[ProviderChoice | NoProvider]]
 def choose_providers(settings: LLMSettings, variables: Variables, environment: Mapping[str, str]) -> Choices:
     """Choose the providers. A key that can't be read is left out, with a warning, if there are others. Reads files."""
     if not settings.asks_vendor:
-        variables = _without_keys(variables)
+        variables = Variables({name: Variable("") for name in KEYS} | dict(variables.found))
     if not settings.providers:
         choice = choose_provider(settings, variables)
         return {choice.provider if isinstance(choice, ProviderChoice) else "none": [choice]}
     return {name: _choose(name, one, settings, variables, environment) for name, one in settings.providers.items()}
-
-
-def _without_keys(variables: Variables) -> Variables:
-    """The same with an empty key for each vendor: a cassette needs none to answer."""
-    return Variables({name: Variable("") for name in KEYS} | dict(variables.found))
 
 
 def describe_missing(choices: Choices) -> Sequence[str]:

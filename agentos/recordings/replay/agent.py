@@ -1,6 +1,8 @@
 """Runs an agent's program again, in a jail of its own, with a recorded life to answer its calls."""
 
+import itertools
 import os
+from collections.abc import Awaitable, Callable
 
 import trio
 from attrs import define
@@ -8,6 +10,7 @@ from msgspec.structs import replace
 
 from agentos.access.callers import Callers
 from agentos.agents.life.life import wait_first
+from agentos.agents.paths import KINDS
 from agentos.agents.registry import Agent, Registry, StartError
 from agentos.agents.spec import AgentSpec
 from agentos.agents.tree.supervision import Supervision
@@ -21,7 +24,9 @@ from .life import LifeReplay
 from .progress import Progress, ReplayFailed
 
 SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
-NO_FILES = "the workspace was empty at the begin: the recording has no files, and what its commands changed isn't there"
+KEEPER = ("sleep", "3660")  # longer than EXEC's longest command
+MAX_NAME = 54  # characters of a name that a suffix and a number follow
+NO_FILES = "the workspace {what}: the recording has no files, and what its commands changed isn't there"
 
 
 def choose_life(recording: Recording, wanted: str | None) -> Life:
@@ -36,9 +41,11 @@ def choose_life(recording: Recording, wanted: str | None) -> Life:
     return found[0]
 
 
-def describe_replay(spec: AgentSpec, code: str | None, suffix: str = SUFFIX) -> AgentSpec:
+def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False, empty: str | None = None) -> AgentSpec:
     """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
 
+    A fork, which goes on live, is recorded in its turn; a number may be added to its name. Its files are an overlay of
+    the agent's directory, or of the directory ``empty`` if that is given.
     Raises ``BadRequest`` if its network can't be shut.
     """
     if not spec.jailed or spec.network == "host":
@@ -47,17 +54,33 @@ def describe_replay(spec: AgentSpec, code: str | None, suffix: str = SUFFIX) -> 
     script = spec.script
     if code is not None and script is not None:
         script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
+    base = empty
+    if is_fork and spec.workspace not in KINDS:
+        base = spec.workspace
     return replace(
-        spec.as_spawned(spec.name[: 64 - len(suffix)] + suffix),
+        spec.as_spawned(spec.name[:MAX_NAME] + (FORK_SUFFIX if is_fork else SUFFIX)),
         script=script,
         code=code if code is not None else spec.code,
         restart="temporary",
-        workspace="tmp",
-        workspace_mode="direct",
+        workspace=base or "tmp",
+        workspace_mode="overlay" if base else "direct",
         watchdog=None,
         health=None,
-        record=False,
+        record=is_fork,
     )
+
+
+def choose_name(spec: AgentSpec, is_taken: Callable[[str], bool]) -> AgentSpec:
+    """The spec with its name, or with that and the first free number."""
+    numbered = (f"{spec.name}-{number}" for number in itertools.count(2))
+    return replace(spec, name=next(name for name in itertools.chain([spec.name], numbered) if not is_taken(name)))
+
+
+def describe_files(spec: AgentSpec, empty: str | None) -> str:
+    """What the workspace of a replay has, as a note."""
+    has_none = spec.workspace in ("tmp", empty)
+    what = "was empty at the begin" if has_none else f"is an overlay of {spec.workspace} as it is now"
+    return NO_FILES.format(what=what)
 
 
 def find_spec(registry: Registry, name: str) -> AgentSpec:
@@ -77,6 +100,16 @@ class AgentReplay:
     spec: AgentSpec
     life: LifeReplay
     caller: Caller
+    flush: Callable[[], Awaitable[None]]  # returns when what was recorded has been written
+    hold: bool = False  # its jail is there again after its end
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def is_fork(self) -> bool:
+        return self.life.switch.live
 
     @property
     def progress(self) -> Progress:
@@ -102,12 +135,26 @@ class AgentReplay:
             raise ReplayFailed(f"{name} did not start: {error}") from None
         finally:
             with trio.CancelScope(shield=True):
-                await self._end(agent or self.callers.registry.find_by_name(name))
+                agent = agent or self.callers.registry.find_by_name(name)
+                await self._end(agent)
+                if agent is not None and agent.recording is not None:
+                    await self.flush()
+                    life.progress.recording = agent.recording
         end = agent.end if agent is not None and not life.over.is_set() else None
         life.judge(end.reason if end is not None else None)
+        if self.hold and end is not None and life.progress.divergence is None:
+            await self._hold()
         if life.progress.divergence is not None:
             number = agent.id if agent is not None else 0
             self.callers.registry.publish(ReplayDiverged(number, name, life.life, str(life.progress.verdict)))
+
+    async def _hold(self) -> None:
+        """Start an agent that does nothing in a jail like the one that has ended, over the same files."""
+        spec = replace(self.spec, script=None, command=KEEPER, args=(), ready=None, runtime="exec", record=False)
+        try:
+            await self.supervision.spawn(spec, self.caller, None)
+        except (StartError, CallError, Unavailable) as error:
+            self.progress.notes.append(f"there is no jail for commands after its end: {error}")
 
     async def _end(self, agent: Agent | None) -> None:
         """No agent is left; one that was to start may not have begun."""

@@ -17,7 +17,8 @@ class Progress:
 
     ``divergence`` says in lines for people which call had no answer or another one, and how it differs. ``drift`` are
     differences that answers were found in spite of; ``masks`` the names of those that made calls equal. ``sealed``
-    counts attempts to reach the network, and ``notes`` are sentences about what wasn't compared.
+    counts attempts to reach the network, ``notes`` are sentences about what wasn't compared, and ``recording`` is the
+    directory of the one that is made of it.
     """
 
     total: int = 0
@@ -31,6 +32,7 @@ class Progress:
     masks: dict[str, int] = field(factory=dict)
     sealed: int = 0
     notes: list[str] = field(factory=list)
+    recording: str | None = None
 
     @property
     def current(self) -> int:
@@ -43,7 +45,13 @@ class Progress:
 
 
 class Replay(Protocol):
-    """A replay that can be run once. It ends by itself, and sets the verdict."""
+    """A replay that can be run once. It ends by itself, and sets the verdict. A fork goes on live."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_fork(self) -> bool: ...
 
     @property
     def progress(self) -> Progress: ...

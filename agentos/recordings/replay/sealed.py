@@ -6,9 +6,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import msgspec
 from msgspec.structs import replace
 
+from agentos.access.think_request import ThinkRequest
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -18,13 +20,13 @@ from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire.replies import encode_reply
 from agentos.llm.providers.provider import Answer
 from agentos.llm.queue.request import ThinkResult
-from agentos.recordings.format import Json, encode_line
+from agentos.recordings.format import Json, encode_line, write_body
 from agentos.recordings.lines import describe_request
 from agentos.recordings.reader import RecordedCall
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied
+from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied, from_reply
 from agentos_sdk.opcodes import Op
 
 from .switch import OF_THOUGHT
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from .life import LifeReplay
 
 LIVE = frozenset({Op.NOOP})  # it says nothing
+ABOUT_AGENTS = frozenset({Op.EXPLAIN, Op.INSPECT, Op.KILL, Op.WAIT, Op.PAUSE, Op.RESUME, Op.LOGS, Op.SEND, Op.FETCH,
+                          Op.KEYS, Op.EXEC, Op.USAGE, Op.GET_PERMS, Op.METRICS_AGENT})  # fmt: skip
+OWN_FIELDS = ("name", "id", "agent", "agent_id", "to", "to_name")  # of these calls, which name an agent
 REFUSALS = (PermissionDenied, ApprovalRefused, ApprovalRequired)
 
 
@@ -56,6 +61,9 @@ def _switch(syscall: Syscall, life: "LifeReplay") -> Syscall:
         found = life.chosen[call]
         if found is not None:
             return await attempt(_seal(syscall, life, found))(call.caller, request, call)
+        request = name_itself(op, call.caller, request, life)
+        if op is Op.THINK and life.switch.model is not None:
+            request = ask_model(request, life.switch.model)
         if syscall.background is not None and request.async_:
             serve, size = build_steps(syscall), len(encode_line(describe_request(request)))
             number = syscall.background.start(call, op, request.request_id, size, partial(serve, call.caller, request))
@@ -66,8 +74,8 @@ def _switch(syscall: Syscall, life: "LifeReplay") -> Syscall:
 
 
 def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = None) -> Syscall:
-    op, prepare_live = syscall.op, syscall.prepare
-    if prepare_live is None:
+    op = syscall.op
+    if syscall.prepare is None:
 
         async def handler(call: Call, request: Any) -> object:
             return await life.answer(op, call, request, None, answer)
@@ -77,26 +85,28 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
     @asynccontextmanager
     async def prepare(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
         async with AsyncExitStack() as held:
-            refused: CallError | None = None
+            recorded = answer
             try:
-                found = await held.enter_async_context(prepare_live(caller, request))
+                asked = name_itself(op, caller, request, life)
+                found = await held.enter_async_context(syscall.preview(caller, asked))
                 do = found.act
-            except CallError as error:
-                # What it is about isn't there now, unless it is refused: the recorded one may have found it.
-                refused = error if isinstance(error, REFUSALS) else None
-                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
-            if refused is not None:
+            except REFUSALS as refused:
                 await life.compare_refused(op, request, refused, answer)
-                raise refused
+                raise
+            except CallError as error:  # what it is about isn't there now: the recorded one may have found it
+                recorded = answer or await life.find(op, request)
+                if recorded is not None and recorded.reply is not None and recorded.reply.get("code") == error.code:
+                    raise from_reply(recorded.reply) from None
+                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
 
             async def act(call: Call) -> object:
-                return await life.answer(op, call, request, do, answer)
+                return await life.answer(op, call, request, do, recorded)
 
             known = found.error if isinstance(found.error, PermissionDenied) else None
             decisions = (caller.authorizer.decide(caller, right) for right in found.rights)
             refusal = known or next((each.refusal for each in decisions if each.effect == "deny"), None)
             if refusal is not None:
-                await life.compare_refused(op, request, refusal, answer)
+                await life.compare_refused(op, request, refusal, recorded)
             yield replace(found, act=act, error=known)
 
     return replace(syscall, prepare=prepare, in_order=False, deferred=False, background=None, charge=None)
@@ -107,13 +117,39 @@ def attempt(syscall: Syscall) -> Attempt:
     return handle(syscall) if syscall.prepare is None else judge(syscall)
 
 
+def name_itself(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:
+    """The request with the agent's own id and name where it has those of the recorded one, which it was told."""
+    own: dict[str, object] = {}
+    for key in OWN_FIELDS if op in ABOUT_AGENTS else ():
+        value = getattr(request, key, None)
+        if value == life.name:
+            own[key] = caller.name
+        elif type(value) is int and value == life.id:
+            own[key] = caller.id
+    if not own:
+        return request
+    return replace(request, **own) if isinstance(request, msgspec.Struct) else attrs.evolve(request, **own)
+
+
+def ask_model(request: ThinkRequest, model: str) -> ThinkRequest:
+    """The same question to another model; one for vectors stays as it is."""
+    question = request.question
+    return request if question.embed else replace(request, question=replace(question, model=model))
+
+
 def _nothing(call: Any) -> None:
     raise AssertionError("the recording answers")
 
 
 def read_reply(op: Op, reply: Json) -> object:
-    """A recorded reply as its call gives it: encoded, but for THINK's, of which the endpoints make responses."""
-    return read_thought(reply) if op is Op.THINK else encode_line(reply)
+    """A recorded reply as its call gives it: encoded, but for THINK's, of which the endpoints make responses.
+
+    Raises ``CallError``.
+    """
+    try:
+        return read_thought(reply) if op is Op.THINK else write_body(reply)
+    except (ValueError, TypeError) as error:
+        raise CallError(f"the recorded reply can't be read: {error}") from None
 
 
 def read_thought(reply: Json) -> ThinkResult:

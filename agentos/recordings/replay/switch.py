@@ -25,23 +25,31 @@ EFFECTS = frozenset({"STORE", "DELETE", "SEND", "BROADCAST", "SPAWN", "HTTP", "T
 class Switch:
     """Calls whose begin has a number below ``until`` are answered from the recording; all without it.
 
-    The rest is ``live``, or the replay ends there. ``edited`` are the numbers of calls that have another answer.
+    The rest is ``live``, or the replay ends there. ``edited`` are the numbers of calls that have another answer. Live
+    questions are asked of ``model``.
     """
 
     until: int | None = None
     live: bool = False
     edited: frozenset[int] = frozenset()
+    model: str | None = None
 
     def is_before(self, call: RecordedCall) -> bool:
         return self.until is None or call.begin < self.until
 
 
 def plan_switch(
-    calls: Sequence[RecordedCall], until: int | None, then: str | None, edits: Mapping[str, Any]
+    calls: Sequence[RecordedCall],
+    until: int | None,
+    then: str | None,
+    edits: Mapping[str, Any],
+    model: str | None = None,
 ) -> tuple[Switch, Sequence[RecordedCall]]:
     """What a request asks for, and the calls of the life with their edited answers. Raises ``BadRequest``."""
     if then is not None and until is None:
         raise BadRequest("then: expected only with until")
+    if model is not None and then != "live":
+        raise BadRequest('model: expected only with then = "live"')
     last = max((call.begin for call in calls), default=0)
     if until is not None and not 1 <= until <= last + 1:
         raise BadRequest(f"until: the last call of the life is number {last}: expected 1 to {last + 1}, got {until}")
@@ -54,7 +62,7 @@ def plan_switch(
         if until is not None and call.begin >= until:
             raise BadRequest(f"{where}: only calls before {until}, which is until, are answered from the recording")
         edited[call.begin] = edit_answer(call, reply, where)
-    switch = Switch(until, then == "live", frozenset(edited))
+    switch = Switch(until, then == "live", frozenset(edited), model)
     return switch, [edited.get(call.begin, call) for call in calls]
 
 

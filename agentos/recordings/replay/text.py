@@ -72,6 +72,8 @@ class TextReplay:
     A key that the recording reads before it was stored existed before: it gets the value that was read.
     """
 
+    name = ""
+    is_fork = False
     entries: Sequence[Entry]
     progress: Progress = field(factory=Progress)
     _spaces: Spaces = field(factory=dict)

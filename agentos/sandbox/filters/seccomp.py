@@ -110,6 +110,7 @@ def _rules_for(names: str, rule: Rule) -> dict[str, Rule]:
 _CLONE_NAMESPACES = 0x7E02_0000
 _UNSHARE_ALLOWED = 0x200 | 0x400 | 0x40000  # CLONE_FS FILES SYSVSEM
 _FAMILIES = (1, 2, 10)  # AF_UNIX AF_INET AF_INET6
+_NETLINK = 16  # AF_NETLINK
 _PROTOCOLS = (0, 1, 6, 17, 58)  # 0 (default), ICMP (and AF_UNIX itself), TCP, UDP, ICMPv6; not SCTP, DCCP, SMC
 _TERMINAL_IOCTLS = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD: inject input, line disciplines
 _SET_ID = 0o6000  # set-uid or set-gid files in a host directory would give the agent's uid or gid to other users
@@ -117,6 +118,8 @@ _REAL_TIME = 0x60  # bits that are set in signal numbers from 32 on, and in none
 _CREATE_FLAGS = 0o100 | 0o20000000  # O_CREAT __O_TMPFILE: without them the mode register is undefined
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB, _MFD_HUGETLB = 0x1, 0x20, 0x40000, 0x4
 _NO_HUGE_MAPPING = Refusal(errno.ENOMEM, (AnyBit(3, _MAP_HUGETLB),))
+# Flags that Linux 6.18 doesn't know fail as there: Chromium ends where memfd_create("", ~0) isn't EINVAL.
+_NO_STRANGE_MEMFD = Refusal(errno.EINVAL, (AnyBit(1, 0x3FF_FFE0),))
 _NO_HUGE_MEMFD = Refusal(errno.ENOMEM, (AnyBit(1, _MFD_HUGETLB),))
 
 
@@ -187,6 +190,8 @@ _ARGUMENTS: Mapping[str, Rule] = {
     "clone": (Refusal(errno.EPERM, (AnyBit(0, _CLONE_NAMESPACES),)),),
     "unshare": (Refusal(errno.EPERM, (AnyBit(0, 0xFFFF_FFFF_FFFF_FFFF & ~_UNSHARE_ALLOWED),)),),
     "socket": (
+        # ZeroMQ, and so Jupyter, aborts where getifaddrs() fails by EAFNOSUPPORT, groupadd at EOPNOTSUPP of audit.
+        Refusal(errno.EINVAL, (OneOf(0, (_NETLINK,)),)),
         Refusal(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),
         Refusal(errno.EPROTONOSUPPORT, (NoneOf(2, _PROTOCOLS),)),
     ),
@@ -203,7 +208,7 @@ _ARGUMENTS: Mapping[str, Rule] = {
     "fcntl": (Refusal(errno.EPERM, (OneOf(1, (1024, 1040)),)),),  # F_SETLEASE F_SETDELEG
     # ENOMEM is what a host without free huge pages answers: programs fall back to ordinary ones.
     "mmap": (_NO_HUGE_MAPPING,),
-    "memfd_create": (_NO_HUGE_MEMFD,),
+    "memfd_create": (_NO_STRANGE_MEMFD, _NO_HUGE_MEMFD),
     "shmget": (Refusal(errno.ENOMEM, (AnyBit(2, 0o4000),)),),  # SHM_HUGETLB
 }
 
@@ -244,10 +249,12 @@ _ALLOWED_BY_STRICT = _rules_for(
 # Flags of memfd_create(2) since Linux 6.3; an older kernel returns EINVAL for both.
 _MFD_NOEXEC_SEAL, _MFD_EXEC = 0x8, 0x10
 _SEALED_MEMFD: Mapping[str, Rule] = {
-    "memfd_create": (Refusal(errno.EACCES, (NoBit(1, _MFD_NOEXEC_SEAL),)), _NO_HUGE_MEMFD)
+    "memfd_create": (_NO_STRANGE_MEMFD, Refusal(errno.EACCES, (NoBit(1, _MFD_NOEXEC_SEAL),)), _NO_HUGE_MEMFD)
 }
 # For vm.memfd_noexec at 2. Linux 6.3 and 6.4 allow MFD_EXEC nevertheless.
-_NO_MFD_EXEC: Mapping[str, Rule] = {"memfd_create": (Refusal(errno.EACCES, (AnyBit(1, _MFD_EXEC),)), _NO_HUGE_MEMFD)}
+_NO_MFD_EXEC: Mapping[str, Rule] = {
+    "memfd_create": (_NO_STRANGE_MEMFD, Refusal(errno.EACCES, (AnyBit(1, _MFD_EXEC),)), _NO_HUGE_MEMFD)
+}
 
 _UNCOUNTED_MEMORY: Mapping[str, Rule] = {
     **_rules_for("shmget msgget semget memfd_create vmsplice", errno_verdict(errno.ENOSYS)),

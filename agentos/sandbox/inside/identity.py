@@ -20,6 +20,12 @@ def write_maps(pid: int, step: s.Clone) -> None:
     """Write the uid and gid maps of another process's new user namespace; done from outside of it."""
     if step.deny_setgroups:
         _write(f"/proc/{pid}/setgroups", "deny")
+    if step.writers is not None:
+        for program, lines in zip(step.writers, (step.uid_map, step.gid_map), strict=True):
+            writer = os.posix_spawn(program, [program, str(pid), *lines.split()], {})
+            if os.waitpid(writer, 0)[1] != 0:
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM), program)
+        return
     _write(f"/proc/{pid}/gid_map", step.gid_map)
     _write(f"/proc/{pid}/uid_map", step.uid_map)
 

@@ -34,6 +34,7 @@ from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.cgroups.values import Limits as CgroupLimits
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.files import images
+from agentos.sandbox.files.sub_ids import read_sub_ids
 from agentos.sandbox.host import Host
 from agentos.sandbox.start.spawner import Spawner
 
@@ -301,8 +302,12 @@ def _describe_root_inside(layers: Mapping[str, Finding]) -> str:
     uncounted = [name for name in ("memory", "pids") if not layers[name].mechanism.startswith("cgroup")]
     if os.geteuid() == 0 and uncounted:
         return f"no: no control group limits {' and '.join(uncounted)}"
-    found = _describe_trial(probe.probe_root_inside)
-    how = "a block of ids for each agent" if os.geteuid() == 0 else "one id, and calls that take others are pretended"
+    found = _describe_trial(partial(probe.probe_root_inside, counted=not uncounted))
+    how = "one id, and calls that take others are pretended"
+    if os.geteuid() == 0:
+        how = "a block of ids for each agent"
+    elif read_sub_ids(os.geteuid()) is not None and not uncounted:
+        how = "your subordinate ids (/etc/subuid), or one id with an overlay"
     return f"{found}: {how}" if found == "works" else found
 
 

@@ -24,9 +24,7 @@ from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.files import interpreter_prefixes
 from agentos.sandbox.files.root_files import (
-    BLOCK,
     GID,
-    INIT_UID,
     NETWORK_FILES,
     SYSTEM_FILES,
     SYSTEM_PATHS,
@@ -34,9 +32,10 @@ from agentos.sandbox.files.root_files import (
     find_public_parts,
     list_runtime_files,
 )
+from agentos.sandbox.files.sub_ids import read_sub_ids
 from agentos.sandbox.filters import landlock, seccomp
 from agentos.sandbox.host import Host
-from agentos.sandbox.policy import Interpreter, Overlay, Policy, Program
+from agentos.sandbox.policy import Interpreter, Overlay, Policy, Program, RootImage
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
@@ -77,6 +76,7 @@ def read_host(memory_cgroup: bool = False) -> Host:
         memfd_noexec=_can_write("/proc/sys/vm/memfd_noexec"),
         hard_limits={name: limit for name, limit in hard.items() if limit != resource.RLIM_INFINITY},
         interpreter=own_interpreter(),
+        sub_ids=read_sub_ids(os.geteuid()) if os.geteuid() != 0 else None,
     )
 
 
@@ -162,13 +162,12 @@ async def probe_filtered_network(spawner: Spawner, host: Host) -> Finding:
     return await _run_trial(spawner, _plan_trial(host, ids, p.NEWNET, *steps), surroundings)
 
 
-async def probe_root_inside(spawner: Spawner, host: Host) -> Finding:
-    """Return whether a program can be root inside: of a block of ids, or without root of one."""
-    is_root = host.uid == 0
-    first = host_ids.first_of_block(host_ids.TRIAL_BLOCK) if is_root else HostIds(host.uid, host.gid)
-    count = BLOCK if is_root else 1
-    clone = s.Clone(p.NEWUSER | p.NEWPID, f"0 {first.uid} {count}", f"0 {first.gid} {count}", not is_root)
-    identity = s.TakeIdentity(0, 0, is_root, INIT_UID if is_root else None)
+async def probe_root_inside(spawner: Spawner, host: Host, counted: bool = True) -> Finding:
+    """Return whether a program can be root inside. ``counted``: control groups count its memory and processes."""
+    host = replace(host, memory_cgroup=counted, pids_cgroup=counted)
+    ids = host_ids.first_of_block(host_ids.TRIAL_BLOCK) if host.uid == 0 else HostIds(host.uid, host.gid)
+    policy = Policy(image=RootImage("/"), inside_root=True)
+    clone, identity = p.plan_root_inside(policy, host, ids)
     steps = (clone, identity, s.DropCapabilities(s.INSIDE_ROOT), s.NoNewPrivileges(), _TRUE_PROGRAM)
     return await _run_trial(spawner, steps, await trio.to_thread.run_sync(remedies.read_surroundings))
 

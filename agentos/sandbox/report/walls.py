@@ -11,9 +11,8 @@ from msgspec import Struct
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.files import proc_files
-from agentos.sandbox.files.root_files import BLOCK, TERMINALS, WORKSPACE
+from agentos.sandbox.files.root_files import TERMINALS, WORKSPACE
 from agentos.sandbox.filters import seccomp
-from agentos.sandbox.host_ids import FIRST_BLOCK
 from agentos.sandbox.policy import MAX_TERMINALS
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import Layer
@@ -150,14 +149,15 @@ def _capabilities_layer(plan: Sequence[Step], observed: Observed) -> Layer:
     return Layer(True, not wrong, "capset, bounding set, securebits", evidence, why)
 
 
-def user_layer(program: int) -> Layer:
-    """Whether this program's ids are a block of its own, or without root one, and no others, as its maps say."""
-    uid = os.geteuid()
-    count, how = (str(BLOCK), "uid_map, a block of ids") if uid == 0 else ("1", "uid_map, one id; others are pretended")
+def user_layer(program: int, plan: Sequence[Step]) -> Layer:
+    """Whether the ids of a program with root inside are those of the plan, and no others, as its maps say."""
+    clone = plan[0]
+    asked = (clone.uid_map, clone.gid_map) if isinstance(clone, s.Clone) else ("", "")
     maps = [proc_files.read_file(f"/proc/{program}/{name}").split() for name in ("uid_map", "gid_map")]
+    active = maps == [text.split() for text in asked]
+    how = "uid_map, one id: others are pretended" if maps[0][2:] == ["1"] else "uid_map, a block of ids"
     evidence = "; ".join(" ".join(found) for found in maps)
-    active = all(found[::2] == ["0", count] for found in maps) and (uid != 0 or int(maps[0][1]) >= FIRST_BLOCK)
-    return Layer(True, active, how if active else "", evidence, "" if active else "it has other ids, too")
+    return Layer(True, active, how if active else "", evidence, "" if active else "it has other ids than it should")
 
 
 def overlay_layer(program: int) -> Layer:

@@ -17,6 +17,7 @@ from agentos_sdk.errors import Busy
 MAX_MESSAGES = 1000  # waiting and leased ones; and as many dead letters
 MAX_BYTES = 16 << 20
 MAX_BATCH_BYTES = 1 << 20  # of messages in one reply, however many were requested; a single larger one goes alone
+KEPT_BYTES = 256  # that a kept message counts besides its body
 MAX_ATTEMPTS = 5  # leases of a message that end without ACK, until it is a dead letter
 
 
@@ -43,6 +44,11 @@ class Message(Struct, frozen=True):
         """Seconds since it was sent, on the monotonic clock."""
         return time.monotonic() - self.born
 
+    @property
+    def cost(self) -> int:
+        """Bytes that a kept one counts: however short it is, it takes memory and a row."""
+        return len(self.body) + KEPT_BYTES
+
 
 @define(eq=False)
 class Lease:
@@ -56,7 +62,7 @@ class Lease:
 
 @define(eq=False)
 class Mailbox:
-    """One caller's messages, oldest first. ``kept`` is the name under which the database keeps them, None in memory."""
+    """One caller's messages, oldest first. ``kept`` is the account whose they are in the database, None in memory."""
 
     id: int
     names: list[str]
@@ -78,16 +84,24 @@ class Mailbox:
         """The sender name of its messages: the one registered last."""
         return self.names[-1] if self.names else self.kept or f"#{self.id}"
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in it or being written."""
+        return not (self.messages or self.leases or self.dead or self._reserved)
+
+    @property
+    def count(self) -> int:
+        """Messages that wait, are leased, or are being written."""
+        return len(self.messages) + len(self.leases) + self._reserved
+
     def fits(self, size: int) -> bool:
-        count = len(self.messages) + len(self.leases) + self._reserved
-        return count < MAX_MESSAGES and self.size + size <= MAX_BYTES
+        return self.count < MAX_MESSAGES and self.size + size <= MAX_BYTES
 
     def reserve(self, size: int) -> None:
         """Keep room for a message, until :meth:`unreserve` or :meth:`add`; ``Busy`` if the mailbox is full."""
         if not self.fits(size):
-            count = len(self.messages) + len(self.leases) + self._reserved
             raise Busy(
-                f"the mailbox of {self.name} is full ({count} messages, {self.size} bytes): "
+                f"the mailbox of {self.name} is full ({self.count} messages, {self.size} bytes): "
                 "try again when it has read some"
             )
         self._reserved += 1

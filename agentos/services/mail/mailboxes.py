@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 KERNEL_ID, KERNEL = 0, "kernel"  # the sender of the kernel's own messages
 MAX_NAMES = 16  # names of one mailbox
+MAX_EMPTY = 500  # mailboxes of agents that have ended, without messages
 
 
 @define(eq=False)
@@ -39,7 +40,9 @@ class Mailboxes:
     numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
     _by_id: dict[int, Mailbox] = field(factory=dict)
     _by_name: dict[str, Mailbox] = field(factory=dict)
-    _kept: dict[str, Mailbox] = field(factory=dict)  # by the name of the declared agent, also if there is none now
+    _kept: dict[str, Mailbox] = field(factory=dict)  # by account (of declared agents: the name), also of ended ones
+    _closed: dict[str, Mailbox] = field(factory=dict)  # those of agents that have ended in this run
+    _most_closed: int = 2 * MAX_EMPTY  # until the empty ones are looked for
     _ends: LeaseEnds = field(factory=LeaseEnds)
 
     def __iter__(self) -> Iterator[Mailbox]:
@@ -58,28 +61,26 @@ class Mailboxes:
             else:
                 box.messages.append(message)
                 box.size += len(message.body)
-            self.store.sent[message.family] += len(message.body)
+            self.store.sent[message.family] += message.cost
         if buried:
-            log.warning(
-                "%d messages are dead letters: handed out %d times, the last time by a killed kernel",
-                len(buried),
-                MAX_ATTEMPTS,
-            )
+            how = f"handed out {MAX_ATTEMPTS} times, the last time by a killed kernel"
+            log.warning("%d messages are dead letters: %s", len(buried), how)
             self.store.write_later(rows.bury_all, buried)
 
     # -- Mailboxes by id and name ----------------------------------------------------------------------------------
 
-    def open(self, number: int, name: str | None = None, *, kept: bool = False) -> Mailbox:
-        """Open a mailbox for the caller ``number``, with what is ``kept`` under its name."""
-        box = self._kept.get(name) if kept and name is not None else None
+    def open(self, number: int, name: str | None = None, *, kept: str | None = None) -> Mailbox:
+        """Open a mailbox for the caller ``number``, with what is kept for the account ``kept`` if there is one."""
+        box = self._kept.get(kept) if kept is not None else None
         if box is None:
-            box = Mailbox(number, [], self.publish, name if kept else None)
+            box = Mailbox(number, [], self.publish, kept)
         box.id, box.names = number, [] if name is None else [name]
         self._by_id[number] = box
         if name is not None:
             self._by_name[name] = box
-            if kept:
-                self._kept[name] = box
+        if kept is not None:
+            self._kept[kept] = box
+            self._closed.pop(kept, None)
         return box
 
     def close(self, number: int) -> None:
@@ -90,6 +91,16 @@ class Mailboxes:
                 del self._by_name[name]
             if box.kept is not None:
                 self._end_leases(box)
+                self._closed[box.kept] = box
+                if len(self._closed) > self._most_closed:
+                    self._forget_empty()
+
+    def _forget_empty(self) -> None:
+        """Forget mailboxes of callers that have ended and left nothing, but the latest: a call may give it back yet."""
+        for account, box in [*self._closed.items()][:-MAX_EMPTY]:
+            if box.is_empty:
+                del self._closed[account], self._kept[account]
+        self._most_closed = 2 * max(MAX_EMPTY, len(self._closed))
 
     def by_id(self, number: int) -> Mailbox:
         """The mailbox of a caller; ``NotFound`` if there is none."""
@@ -106,7 +117,7 @@ class Mailboxes:
         return found
 
     def find(self, name: str) -> Mailbox:
-        """The mailbox called ``name``, or what is kept of an agent that isn't declared now; ``NotFound`` if neither."""
+        """The mailbox called ``name``, or what is kept for an account of that name; ``NotFound`` if neither."""
         return self._by_name.get(name) or self._kept.get(name) or self.by_name(name)
 
     def is_taken(self, name: str) -> bool:
@@ -131,12 +142,12 @@ class Mailboxes:
         box = self.by_id(number)
         if kept == (box.kept is not None):
             return
-        has = [*box.messages, *(lease.message for lease in box.leases.values())]
+        has = [*box.messages, *(lease.message for lease in box.leases.values() if not lease.acknowledging)]
         store = self._store_of(box)
         if kept:
             box.kept, self._kept[name] = name, box
             for message in (*has, *box.dead):
-                store.sent[message.family] += len(message.body)
+                store.sent[message.family] += message.cost
             store.write_later(rows.insert_all, [rows.as_row(name, one) for one in has])
             store.write_later(rows.insert_all, [rows.as_row(name, one, dead=True) for one in box.dead])
         else:
@@ -154,7 +165,7 @@ class Mailboxes:
         """
         assert box.kept is not None, "the mailbox is kept"
         store = self._store_of(box)
-        store.charge(message.family, len(message.body))
+        store.charge(message.family, message.cost)
         try:
             box.reserve(len(message.body))
         except CallError:
@@ -163,7 +174,7 @@ class Mailboxes:
 
         def end(result: Outcome[None]) -> None:
             if isinstance(result, Error):
-                self._release([box], message)
+                self._release([box], message, 1)
             else:
                 box.add(message)
                 if box.kept is None:  # not any more
@@ -173,13 +184,13 @@ class Mailboxes:
         def withdraw() -> bool:
             dropped = drop()
             if dropped:
-                self._release([box], message)
+                self._release([box], message, 1)
             return dropped
 
         try:
             drop = store.begin(rows.insert_all, [rows.as_row(box.kept, message)], end)
         except CallError:
-            self._release([box], message)
+            self._release([box], message, 1)
             raise
         return withdraw
 
@@ -194,18 +205,20 @@ class Mailboxes:
                 (fitting if box.fits(len(message.body)) else full).append(box)
         kept = [box for box in fitting if box.kept is not None]
         if kept:
-            self._store_of(kept[0]).charge(message.family, len(message.body) * len(kept))
-        copies = {box.id: replace(message, id=next(self.numbers)) for box in kept}
+            self._store_of(kept[0]).charge(message.family, message.cost * len(kept))
+        copies = {box: replace(message, id=next(self.numbers)) for box in kept}
         for box in fitting:
             box.reserve(len(message.body))
 
         def deliver(_: object) -> None:
             for box in fitting:
-                box.add(copies.get(box.id, message))
+                box.add(copies.get(box, message))
+                if box in copies and box.kept is None:  # not any more
+                    self._store_of(box).forget([copies[box]])
 
         if kept:
-            written = [rows.as_row(box.kept or "", copies[box.id]) for box in kept]
-            store, undo = self._store_of(kept[0]), lambda: self._release(fitting, message)
+            written = [rows.as_row(box.kept or "", copies[box]) for box in kept]
+            store, undo = self._store_of(kept[0]), lambda: self._release(fitting, message, len(kept))
             await store.write(rows.insert_all, written, undo, deliver)
         else:
             deliver(None)
@@ -213,13 +226,10 @@ class Mailboxes:
 
     def _send_escalation(self, event: AgentEscalated, spawner: int) -> None:
         """Tell the spawner of an agent that it was given up, unless the spawner's mailbox is full or closed."""
-        fields = {
-            "event": "AGENT_ESCALATED",
-            "agent_id": event.agent_id,
-            "name": event.name,
-            "reason": event.reason,
-        }
-        message = Message(KERNEL_ID, KERNEL, "kernel", codec.encode(fields), id=next(self.numbers))
+        about = {"agent_id": event.agent_id, "name": event.name, "reason": event.reason}
+        message = Message(
+            KERNEL_ID, KERNEL, "kernel", codec.encode({"event": "AGENT_ESCALATED", **about}), id=next(self.numbers)
+        )
 
         def tell(result: Outcome[None]) -> None:
             if isinstance(result, Error):
@@ -230,7 +240,7 @@ class Mailboxes:
             if box.kept is None:
                 box.put(message)
             else:
-                self.begin_post(box, message, tell)
+                self.begin_post(box, replace(message, family=_payer_of(box.kept)), tell)
         except CallError as error:
             tell(Error(error))
 
@@ -260,13 +270,13 @@ class Mailboxes:
         if box.kept is not None and not leased:
             store, back = self._store_of(box), [replace(one, attempt=one.attempt - 1) for one in taken]
             for message in back:
-                store.sent[message.family] += len(message.body)
+                store.sent[message.family] += message.cost
             store.write_later(rows.insert_all, [rows.as_row(box.kept, one) for one in back])
 
     def _undo_take(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
         if leased:
-            numbers = [one.id for one in taken if one.id in box.leases]
-            taken = box.remove_leased([number for number in numbers if not box.leases[number].acknowledging])
+            leases = [lease for one in taken if (lease := box.leases.get(one.id)) is not None and lease.message is one]
+            taken = box.remove_leased([lease.message.id for lease in leases if not lease.acknowledging])
         box.put_back(taken)
 
     async def acknowledge(self, box: Mailbox, numbers: Sequence[int]) -> int:
@@ -296,26 +306,26 @@ class Mailboxes:
 
     # -- Snapshots -------------------------------------------------------------------------------------------------
 
-    async def copy(self, snapshot: str, name: str) -> None:
+    async def copy(self, snapshot: str, account: str) -> None:
         """Copy the unread messages that are kept for an agent; leased ones aren't. Raises ``Unavailable``."""
-        box = self._kept.get(name)
+        box = self._kept.get(account)
         if box is not None and box.messages:
             numbers = [message.id for message in box.messages]
             await self._store_of(box).run(partial(copies.copy_all, snapshot, numbers))
 
-    async def give_back(self, snapshot: str, name: str) -> None:
+    async def give_back(self, snapshot: str, account: str) -> None:
         """Have the messages of a copy wait again, unless they do or were acknowledged. Raises ``Unavailable``.
 
         Nothing is lost: also over the limit of the mailbox.
         """
-        box = self._kept.get(name)
+        box = self._kept.get(account)
         if box is None:
             return
         store = self._store_of(box)
         has = {one.id for one in (*box.messages, *box.dead)} | box.leases.keys()
         back = await store.run(partial(copies.put_back, snapshot, frozenset(has)))
         for message in back:
-            store.sent[message.family] += len(message.body)
+            store.sent[message.family] += message.cost
         box.requeue(back)
 
     async def forget_copies(self, kept: Collection[str]) -> None:
@@ -397,13 +407,19 @@ class Mailboxes:
             self._store_of(box).discharge(dropped)
         return len(dropped)
 
-    def _release(self, boxes: Iterable[Mailbox], message: Message) -> None:
-        """Give back the room of a message that wasn't delivered."""
+    def _release(self, boxes: Iterable[Mailbox], message: Message, charged: int) -> None:
+        """Give back the room of a message that wasn't delivered, and what was charged so many times."""
         for box in boxes:
             box.unreserve(len(message.body))
-            if box.kept is not None:
-                self._store_of(box).discharge([message])
+        if self.store is not None:
+            self.store.discharge([message] * charged)
 
     def _store_of(self, box: Mailbox) -> MailStore:
         assert self.store is not None, f"{box.name} isn't kept without a database"
         return self.store
+
+
+def _payer_of(account: str) -> str:
+    """The family that is charged for what the kernel sends: that of an agent's child, which may have any number."""
+    family, child, _ = account.partition("/")
+    return family if child else ""

@@ -43,7 +43,7 @@ class MailStore:
 
     def discharge(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            self.sent[message.family] -= len(message.body)
+            self.sent[message.family] -= message.cost
             if not self.sent[message.family]:
                 del self.sent[message.family]
 

@@ -18,16 +18,16 @@ class Kept:
     state: State
     mail: Mailboxes
 
-    async def copy(self, snapshot: str, name: str, account: str) -> bytes:
+    async def copy(self, snapshot: str, account: str) -> bytes:
         """Copy what an agent has now; returns what its snapshot keeps in a file. Raises ``Unavailable``."""
-        await self.mail.copy(snapshot, name)
+        await self.mail.copy(snapshot, account)
         return msgspec.json.encode(await self.state.copy(account))
 
     async def give_back(self, store: Store, snapshot: Snapshot) -> None:
         """Give an agent back what its snapshot has of it. Raises ``Unavailable`` or ``OSError``."""
         keys = await run_in_thread(read_keys, store, snapshot)
         await self.state.replace(snapshot.account, keys, limited=False)
-        await self.mail.give_back(snapshot.id, snapshot.name)
+        await self.mail.give_back(snapshot.id, snapshot.account)
 
     async def give_fork(self, store: Store, snapshot: Snapshot, account: str) -> None:
         """Give a fork the keys of a snapshot; a message has one addressee. Raises ``QuotaExceeded`` as well."""

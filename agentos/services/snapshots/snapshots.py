@@ -60,7 +60,7 @@ class Snapshots:
             number = await run_in_thread(self._begin, name, label, by_agent)
             try:
                 async with hold_still() as runs:
-                    kept = await self.kept.copy(number, name, account)
+                    kept = await self.kept.copy(number, account)
                     record = await run_in_thread(self._copy if runs else self._seal, name)
                 made = Snapshot(
                     id=number,

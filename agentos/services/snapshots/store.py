@@ -120,6 +120,11 @@ class Store:
         with hold_directory(self._layers) as held:
             return display_path(held)
 
+    def make_empty(self) -> str:
+        """An empty directory, by a path that other processes can use."""
+        with hold_directory(self._layers.parent / "empty") as held:
+            return display_path(held)
+
     def list_names(self) -> AbstractSet[str]:
         """The lineages with a layer."""
         found = os.listdir(self._layers) if self._layers.is_dir() else []

@@ -55,10 +55,6 @@ class Held(NamedTuple):
     entries: int
 
 
-def _owner_of_workspace(name: str) -> str:
-    return name.removesuffix(".img")
-
-
 def _owner_of_log(name: str) -> str:
     key = read_name(name)
     return key.name if key is not None else KERNEL
@@ -71,7 +67,7 @@ def _owner_of_recording(name: str) -> str:
 
 
 KINDS: Final[Sequence[Kind]] = (
-    Kind("workspaces", "workspaces", _owner_of_workspace),
+    Kind("workspaces", "workspaces", lambda name: name.removesuffix(".img")),
     Kind("layers", "layers", str),  # of overlays, by agent
     Kind("snapshots", "snapshots"),  # the files of a snapshot are layers
     Kind("images", "images"),

@@ -1,8 +1,7 @@
 """Handlers of SPAWN, KILL, LIST, WAIT, PAUSE, RESUME and TREE."""
 
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import trio
 from msgspec import Struct
@@ -44,8 +43,7 @@ class AgentCalls(Struct, frozen=True):
     usage: UsageReader
     authorizer: PermissionAuthorizer
 
-    @asynccontextmanager
-    async def prepare_kill(self, caller: Caller, request: calls.Kill) -> AsyncIterator[Prepared]:
+    async def prepare_kill(self, caller: Caller, request: calls.Kill) -> Prepared:
         agent = self.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Killed:
@@ -56,7 +54,7 @@ class AgentCalls(Struct, frozen=True):
             return calls.Killed(killed=True, agent_id=agent.id)
 
         right, announce = Right("kill", agent=agent.id), agent.id != caller.id  # killing itself affects no other caller
-        yield Prepared((right,), act, about=agent.name, announce=announce)
+        return Prepared((right,), act, about=agent.name, announce=announce)
 
     def prepare_list(self, caller: Caller, request: calls.List) -> Prepared:
         async def act(caller: Caller) -> bytes:
@@ -82,8 +80,7 @@ class AgentCalls(Struct, frozen=True):
 
         return Prepared((Right("list"),), act)
 
-    @asynccontextmanager
-    async def prepare_wait(self, caller: Caller, request: calls.Wait) -> AsyncIterator[Prepared]:
+    async def prepare_wait(self, caller: Caller, request: calls.Wait) -> Prepared:
         agent = self.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Exited:
@@ -95,27 +92,25 @@ class AgentCalls(Struct, frozen=True):
                 return calls.Exited(exit_code=end.exit_code, signal=end.signal, reason=end.reason)
             raise Timeout(f"{agent.name} is {agent.state} after {request.timeout:g} s")
 
-        yield Prepared((Right("wait", agent=agent.id),), act)
+        return Prepared((Right("wait", agent=agent.id),), act)
 
-    @asynccontextmanager
-    async def prepare_pause(self, caller: Caller, request: calls.Pause) -> AsyncIterator[Prepared]:
+    async def prepare_pause(self, caller: Caller, request: calls.Pause) -> Prepared:
         agent = self.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Paused:
             self.change_state(agent, State.RUNNING, AgentPaused, Sandbox.freeze)
             return calls.Paused(paused=True, agent_id=agent.id)
 
-        yield Prepared((Right("pause", agent=agent.id),), act, about=agent.name)
+        return Prepared((Right("pause", agent=agent.id),), act, about=agent.name)
 
-    @asynccontextmanager
-    async def prepare_resume(self, caller: Caller, request: calls.Resume) -> AsyncIterator[Prepared]:
+    async def prepare_resume(self, caller: Caller, request: calls.Resume) -> Prepared:
         agent = self.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Resumed:
             self.change_state(agent, State.PAUSED, AgentResumed, Sandbox.thaw)
             return calls.Resumed(resumed=True, agent_id=agent.id)
 
-        yield Prepared((Right("resume", agent=agent.id),), act, about=agent.name)
+        return Prepared((Right("resume", agent=agent.id),), act, about=agent.name)
 
     def change_state(self, agent: Agent, here: State, event: type[AgentEvent], act: Callable[[Sandbox], None]) -> None:
         """Apply ``act`` to an agent's sandbox and change its state; no effect if it is in that state already."""

@@ -1,8 +1,7 @@
 """Handler of INSPECT."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import trio
 
@@ -32,8 +31,7 @@ from .spawn import describe_isolation
 
 
 def syscalls(registry: Registry, line: Line, upstream_proxy: str | None) -> tuple[Syscall, ...]:
-    @asynccontextmanager
-    async def prepare(caller: Caller, request: calls.Inspect) -> AsyncIterator[Prepared]:
+    async def prepare(caller: Caller, request: calls.Inspect) -> Prepared:
         agent = registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Inspected:
@@ -41,7 +39,7 @@ def syscalls(registry: Registry, line: Line, upstream_proxy: str | None) -> tupl
             llm = describe_model(line, agent)
             return describe_agent(registry, agent, used, llm, upstream_proxy, caller.kind == "operator")
 
-        yield Prepared((Right("inspect", agent=agent.id),), act)
+        return Prepared((Right("inspect", agent=agent.id),), act)
 
     return (Syscall(Op.INSPECT, calls.Inspect, prepare=prepare),)
 
@@ -195,6 +193,7 @@ def describe_start(spec: AgentSpec, by_operator: bool) -> calls.Started:
         workspace=spec.workspace if spec.workspace in ("tmp", "keep") else host_path(spec.workspace),
         workspace_mode=spec.workspace_mode,
         terminals=spec.terminals,
+        mailbox=spec.mailbox,
         runtime=spec.runtime,
         network=spec.network if spec.jailed else "host",
         ready=spec.ready,

@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,8 +50,7 @@ class LogCalls(Struct, frozen=True):
     reader: LogReader
     paging: trio.Lock = field(default_factory=trio.Lock)  # a long page takes 5 ms: other tasks run between two of them
 
-    @asynccontextmanager
-    async def prepare(self, caller: Caller, request: calls.Logs) -> AsyncIterator[Prepared]:
+    async def prepare(self, caller: Caller, request: calls.Logs) -> Prepared:
         """Without a filter, the output of one known agent is read from memory."""
         tail = DEFAULT_TAIL if request.tail is None else request.tail
         filters = (request.names, request.since, request.until, request.grep, request.stream, request.run)
@@ -60,8 +58,7 @@ class LogCalls(Struct, frozen=True):
         if one is None or any(given is not None for given in filters):
             rights, includes = self._choose(caller, request, one)
             disk = partial(self._read_disk, request, includes, one, tail)
-            yield Prepared(rights, disk, about=", ".join(request.names or [request.name or "all agents"]))
-            return
+            return Prepared(rights, disk, about=", ".join(request.names or [request.name or "all agents"]))
 
         async def act(call: Call) -> Page:
             check_tail(tail)
@@ -75,7 +72,7 @@ class LogCalls(Struct, frozen=True):
                     if caller.allowance.replies < MAX_BODY_BYTES:
                         return build_page(*one.output.since(begin))
 
-        yield Prepared((Right("logs", agent=one.id),), act)
+        return Prepared((Right("logs", agent=one.id),), act)
 
     def _find(self, caller: Caller, request: calls.Logs) -> Agent | None:
         """The agent of a request that names one. None: it has only a log on disk, which only the operator may read."""

@@ -2,8 +2,7 @@
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 
@@ -70,8 +69,7 @@ class Spawning:
     base: str
     _rates: dict[str, Rate] = field(factory=dict, init=False)  # of guests, by name
 
-    @asynccontextmanager
-    async def prepare(self, caller: Caller, request: calls.Spawn) -> AsyncIterator[Prepared]:
+    async def prepare(self, caller: Caller, request: calls.Spawn) -> Prepared:
         """Start an agent and wait until it is running."""
         try:
             given = await self._read_permissions(caller, request)
@@ -97,7 +95,7 @@ class Spawning:
         def look() -> bytes:  # once: what is shown is what the approval is bound to
             return read_program(draft)
 
-        yield Prepared(
+        return Prepared(
             draft.rights,
             act,
             describe_request(request, given),

@@ -1,7 +1,6 @@
 """Handlers of START, STOP and RESTART."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -37,8 +36,7 @@ class StartStopCalls(Struct, frozen=True):
     registry: Registry
     supervision: Supervision
 
-    @asynccontextmanager
-    async def prepare_start(self, caller: Caller, request: calls.Start) -> AsyncIterator[Prepared]:
+    async def prepare_start(self, caller: Caller, request: calls.Start) -> Prepared:
         targets = self.find_targets(request)
 
         async def act(call: Call) -> calls.Changed:
@@ -47,10 +45,9 @@ class StartStopCalls(Struct, frozen=True):
             await for_each(targets, start_group, partial(operations.start_agent, now=request.now))
             return describe(targets)
 
-        yield prepare(request, "start", targets, act, find_spawned(targets))
+        return prepare(request, "start", targets, act, find_spawned(targets))
 
-    @asynccontextmanager
-    async def prepare_stop(self, caller: Caller, request: calls.Stop) -> AsyncIterator[Prepared]:
+    async def prepare_stop(self, caller: Caller, request: calls.Stop) -> Prepared:
         targets = self.find_targets(request)
 
         async def act(call: Call) -> calls.Changed:
@@ -60,10 +57,9 @@ class StartStopCalls(Struct, frozen=True):
                 await operations.keep_stopped(agents, caller.shown_name)
             return describe(targets)
 
-        yield prepare(request, "stop", targets, act, find_spawned(targets))
+        return prepare(request, "stop", targets, act, find_spawned(targets))
 
-    @asynccontextmanager
-    async def prepare_restart(self, caller: Caller, request: calls.Restart) -> AsyncIterator[Prepared]:
+    async def prepare_restart(self, caller: Caller, request: calls.Restart) -> Prepared:
         targets = self.find_targets(request)
         error = None
         for agent in list_agents(targets):
@@ -75,7 +71,7 @@ class StartStopCalls(Struct, frozen=True):
             await for_each(targets, operations.restart_group, operations.restart_agent)
             return describe(targets)
 
-        yield prepare(request, "restart", targets, act, error)
+        return prepare(request, "restart", targets, act, error)
 
     def find_targets(self, request: Request) -> Sequence[Target]:
         """The agents and groups that a request names, each once. Raises ``BadRequest`` or ``NotFound``."""

@@ -3,8 +3,7 @@
 import math
 import os
 import pwd
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -76,8 +75,7 @@ class Commands:
     run: str  # this run's id, in the environment of all processes started on the host
     base: str
 
-    @asynccontextmanager
-    async def prepare(self, caller: Caller, request: Exec) -> AsyncIterator[Prepared]:
+    async def prepare(self, caller: Caller, request: Exec) -> Prepared:
         """Run a command until it ends."""
         agent = None  # to run it beside: an agent's own by default. None: on the host or in a new jail
         if caller.kind == "agent" and request.name is None and request.id is None:
@@ -123,7 +121,7 @@ class Commands:
             return look_at_command(request, wanted, agent)
 
         right = Right("exec", wanted, another.id if another is not None else None)
-        yield Prepared(
+        return Prepared(
             (right,),
             act,
             about=f"beside {another.name}: {wanted}" if another is not None else None,

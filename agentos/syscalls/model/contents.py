@@ -1,7 +1,6 @@
 """Handler of GET_CONTENTS: the questions to the model and their answers."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentos.kernel.call import Call
@@ -23,15 +22,14 @@ TEXTS = frozenset(("system", "text", "answer", "error"))  # fields with text tha
 
 
 def syscalls(line: Line) -> tuple[Syscall, ...]:
-    @asynccontextmanager
-    async def prepare(caller: Caller, request: calls.GetContents) -> AsyncIterator[Prepared]:
+    async def prepare(caller: Caller, request: calls.GetContents) -> Prepared:
         async def act(call: Call) -> bytes:
             chosen = (request.agent_id, request.name, request.since_id, request.limit)
             found, more = line.contents.read(*chosen, MAX_PAGE_BYTES)
             return await run_in_thread(build_reply, found, more)
 
         about = request.name if request.name is not None else "" if request.agent_id is None else f"{request.agent_id}"
-        yield Prepared((Right("get_contents"),), act, about=about)
+        return Prepared((Right("get_contents"),), act, about=about)
 
     return (Syscall(Op.GET_CONTENTS, calls.GetContents, prepare=prepare, failure=FAILURE, audit="outcome"),)
 

@@ -1,7 +1,6 @@
 """Handlers of TOOLS and TOOL_CALL: the tools of MCP servers that the kernel runs."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -35,8 +34,7 @@ class Tools:
     servers: Servers
     authorizer: PermissionAuthorizer
 
-    @asynccontextmanager
-    async def prepare_list(self, caller: Caller, request: calls.ListTools) -> AsyncIterator[Prepared]:
+    async def prepare_list(self, caller: Caller, request: calls.ListTools) -> Prepared:
         """List what the caller may call; servers are asked at the same time."""
         error = self._find_mistake(request.server) if request.server is not None else None
 
@@ -50,10 +48,9 @@ class Tools:
             missing = [one for name in names for one in found[name][1]]
             return calls.ToolList(tools=tools, count=len(tools), missing=missing)
 
-        yield Prepared((Right("tools", request.server),), act, error=error)
+        return Prepared((Right("tools", request.server),), act, error=error)
 
-    @asynccontextmanager
-    async def prepare_call(self, caller: Caller, request: calls.CallTool) -> AsyncIterator[Prepared]:
+    async def prepare_call(self, caller: Caller, request: calls.CallTool) -> Prepared:
         server, _, tool = request.tool.partition(".")
 
         async def act(call: Call) -> calls.ToolReply:
@@ -71,7 +68,7 @@ class Tools:
 
         shown = partial(describe_call, request)
         right = Right("tool_call", request.tool)
-        yield Prepared((right,), act, error=self._find_mistake(server), shown=shown)
+        return Prepared((right,), act, error=self._find_mistake(server), shown=shown)
 
     def _find_mistake(self, server: str) -> CallError | None:
         try:

@@ -1,8 +1,6 @@
 """Handler of USAGE."""
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import trio
 
@@ -30,8 +28,7 @@ MAX_TIME = 253_402_300_799.0  # seconds since the epoch: the end of the year 999
 
 
 def syscalls(registry: Registry, line: Line, lives: LifeCounter) -> tuple[Syscall, ...]:
-    @asynccontextmanager
-    async def prepare(caller: Caller, request: calls.Usage) -> AsyncIterator[Prepared]:
+    async def prepare(caller: Caller, request: calls.Usage) -> Prepared:
         async def act(call: Call) -> calls.UsageReply:
             account = find_account(registry, request.name) if request.name is not None else None
             if request.reset:
@@ -49,7 +46,9 @@ def syscalls(registry: Registry, line: Line, lives: LifeCounter) -> tuple[Syscal
             return calls.UsageReply(usage=[describe_row(row) for row in days], currency=line.currency)
 
         about = f"reset the budget of {request.name}" if request.reset else request.name
-        yield Prepared((Right("usage"),), act, about=about, announce=request.reset, error=find_mistake(caller, request))
+        return Prepared(
+            (Right("usage"),), act, about=about, announce=request.reset, error=find_mistake(caller, request)
+        )
 
     return (Syscall(Op.USAGE, calls.Usage, prepare=prepare, failure={"usage": []}, audit="intent"),)
 

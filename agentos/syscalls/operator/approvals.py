@@ -1,8 +1,5 @@
 """Handlers of APPROVALS and DECIDE."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from attrs import frozen
 from msgspec.structs import asdict
 
@@ -28,8 +25,7 @@ class ApprovalCalls:
 
     approvals: Approvals
 
-    @asynccontextmanager
-    async def prepare_list(self, caller: Caller, request: calls.Approvals) -> AsyncIterator[Prepared]:
+    async def prepare_list(self, caller: Caller, request: calls.Approvals) -> Prepared:
         async def act(call: Call) -> calls.ApprovalsReply:
             if request.follow:
                 call.require_stream("follow")
@@ -38,10 +34,9 @@ class ApprovalCalls:
                     await self.approvals.wait_for_news()
             return self._list()
 
-        yield Prepared((Right("approvals"),), act)
+        return Prepared((Right("approvals"),), act)
 
-    @asynccontextmanager
-    async def prepare_decide(self, caller: Caller, request: calls.Decide) -> AsyncIterator[Prepared]:
+    async def prepare_decide(self, caller: Caller, request: calls.Decide) -> Prepared:
         """The decision is recorded as APPROVAL_DECIDED."""
         if request.forget and request.allow:
             raise BadRequest("allow: expected false with forget, which revokes a remembered answer")
@@ -58,7 +53,7 @@ class ApprovalCalls:
                 await self.approvals.decide(caller, request.id, request.allow, *remembered, *bound)
             return calls.Decided(id=request.id)
 
-        yield Prepared((Right("decide"),), act, f"approval {request.id}")
+        return Prepared((Right("decide"),), act, f"approval {request.id}")
 
     def _list(self) -> calls.ApprovalsReply:
         waiting, listed, room = self.approvals.pending(), list[calls.Pending](), MAX_SHOWN_CHARS

@@ -77,8 +77,7 @@ class Archives:
 
     # -- EXPORT --------------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def prepare_export(self, caller: Caller, request: calls.Export) -> AsyncIterator[Prepared]:
+    async def prepare_export(self, caller: Caller, request: calls.Export) -> Prepared:
         agent = self.spawning.registry.find(None, request.name)
 
         async def act(call: Call) -> calls.Exported:
@@ -98,7 +97,7 @@ class Archives:
             call.remark = f"{agent.name}: {size} bytes"
             return calls.Exported(size=size, left_out=left_out)
 
-        yield Prepared((Right("export", agent=agent.id),), act, about=request.name)
+        return Prepared((Right("export", agent=agent.id),), act, about=request.name)
 
     def _write(
         self,
@@ -174,8 +173,7 @@ class Archives:
 
     # -- IMPORT --------------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def prepare_import(self, caller: Caller, request: calls.Import) -> AsyncIterator[Prepared]:
+    async def prepare_import(self, caller: Caller, request: calls.Import) -> Prepared:
         if request.as_ is not None:
             check_name(request.as_, "as")
         real, rights = "", [Right("import")]
@@ -195,7 +193,7 @@ class Archives:
             except OSError as error:
                 raise Unavailable(f"{error.filename or shown}: {error.strerror or error}") from None
 
-        yield Prepared(rights, act, about=request.path or "an archive in CHUNK frames")
+        return Prepared(rights, act, about=request.path or "an archive in CHUNK frames")
 
     def _take_image(self, needed: NeededImage) -> str:
         """The name that an image has here. Raises ``NotFound``, ``Unavailable``. Blocks."""

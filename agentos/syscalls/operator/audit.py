@@ -1,8 +1,7 @@
 """Handlers of GET_AUDIT_LOG and SET_AUDIT_CONFIG."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 
 import attrs
 
@@ -24,8 +23,7 @@ FAILURE: Mapping[str, object] = {"entries": [], "count": 0}
 
 
 def syscalls(audit: Audit) -> tuple[Syscall, ...]:
-    @asynccontextmanager
-    async def prepare_get(caller: Caller, request: calls.GetAuditLog) -> AsyncIterator[Prepared]:
+    async def prepare_get(caller: Caller, request: calls.GetAuditLog) -> Prepared:
         async def act(call: Call) -> calls.AuditLog:
             chosen = CATEGORIES[request.category] if request.category is not None else None
             query = Query(agent=request.agent_id, calls=chosen, after=request.since_id)
@@ -36,10 +34,9 @@ def syscalls(audit: Audit) -> tuple[Syscall, ...]:
                 raise Unavailable(f"the audit log can't be read: {error}: see `agentos audit verify`") from None
             return calls.AuditLog(entries=[build_entry(row) for row in found], count=len(found))
 
-        yield Prepared((Right("get_audit_log"),), act)
+        return Prepared((Right("get_audit_log"),), act)
 
-    @asynccontextmanager
-    async def prepare_configure(caller: Caller, request: calls.SetAuditConfig) -> AsyncIterator[Prepared]:
+    async def prepare_configure(caller: Caller, request: calls.SetAuditConfig) -> Prepared:
         wanted = {name: on for name, on in attrs.asdict(request).items() if on is not None}
 
         async def act(call: Call) -> calls.AuditConfig:
@@ -47,7 +44,7 @@ def syscalls(audit: Audit) -> tuple[Syscall, ...]:
             return calls.AuditConfig(config={f"log_{category}": on for category, on in audit.config.items()})
 
         about = ", ".join(f"{name} {'on' if on else 'off'}" for name, on in wanted.items())
-        yield Prepared((Right("set_audit_config"),), act, about)
+        return Prepared((Right("set_audit_config"),), act, about)
 
     return (
         Syscall(Op.GET_AUDIT_LOG, calls.GetAuditLog, prepare=prepare_get, failure=FAILURE, audit="outcome"),

@@ -19,10 +19,6 @@ from agentos_sdk.calls.operator import images as calls
 from agentos_sdk.errors import NotFound, Unavailable
 from agentos_sdk.opcodes import Op
 
-from .overlays import require_operator
-
-OPERATORS = "only the operator lists and removes images"
-
 
 @frozen
 class ImageCalls:
@@ -46,8 +42,7 @@ class ImageCalls:
                 raise Unavailable(f"images: {error}") from None
             return calls.ImagesReply(images=[describe(image) for image in found])
 
-        about = request.remove or ""
-        yield Prepared((Right("images"),), act, about=about, error=require_operator(caller, OPERATORS))
+        yield Prepared((Right("images"),), act, about=request.remove or "")
 
     def _check_unused(self, name: str | None) -> None:
         using = [

@@ -2,8 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 
 import trio
 from msgspec import Struct, field
@@ -53,16 +52,14 @@ class KernelCalls(Struct, frozen=True):
     def registry(self) -> Registry:
         return self.supervision.registry
 
-    @asynccontextmanager
-    async def prepare_shutdown(self, caller: Caller, request: calls.Shutdown) -> AsyncIterator[Prepared]:
+    async def prepare_shutdown(self, caller: Caller, request: calls.Shutdown) -> Prepared:
         async def act(call: Call) -> calls.Stopping:
             self.supervision.shut_down(request.grace)
             return calls.Stopping(stopping=True)
 
-        yield Prepared((Right("shutdown"),), act)
+        return Prepared((Right("shutdown"),), act)
 
-    @asynccontextmanager
-    async def prepare_status(self, caller: Caller, request: calls.Status) -> AsyncIterator[Prepared]:
+    async def prepare_status(self, caller: Caller, request: calls.Status) -> Prepared:
         async def act(call: Call) -> calls.KernelStatus:
             attention = [*self.find_agent_problems(caller)]
             if caller.authorizer.decide(caller, Right("approvals")).effect == "allow":
@@ -99,7 +96,7 @@ class KernelCalls(Struct, frozen=True):
                 config=self.config_file if caller.kind == "operator" else None,
             )
 
-        yield Prepared((Right("status"),), act)
+        return Prepared((Right("status"),), act)
 
     def find_agent_problems(self, caller: Caller) -> Iterator[calls.Attention]:
         """What is wrong with agents. How one ended is told only where :func:`find_end_sight` says so."""

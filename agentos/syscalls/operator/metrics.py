@@ -2,8 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import trio
 from attrs import define, evolve, field
@@ -51,8 +50,7 @@ class MetricsCalls:
 
         return Prepared((Right("metrics_system"),), act)
 
-    @asynccontextmanager
-    async def prepare_agent(self, caller: Caller, request: calls.MetricsAgent) -> AsyncIterator[Prepared]:
+    async def prepare_agent(self, caller: Caller, request: calls.MetricsAgent) -> Prepared:
         agent = self.find_agent(caller, request.agent_id)
 
         async def act(call: Call) -> calls.AgentMetricsReply:
@@ -63,7 +61,7 @@ class MetricsCalls:
                 found = evolve(found, history=past)  # type: ignore[misc]  # a record is an attrs class
             return calls.AgentMetricsReply(metrics=found)
 
-        yield Prepared((Right("metrics_agent", agent=agent.id),), act)
+        return Prepared((Right("metrics_agent", agent=agent.id),), act)
 
     def prepare_all(self, caller: Caller, request: calls.MetricsAllAgents) -> Prepared:
         async def act(caller: Caller) -> bytes:
@@ -83,8 +81,7 @@ class MetricsCalls:
 
         return Prepared((Right("metrics_all_agents"),), act)
 
-    @asynccontextmanager
-    async def prepare_cgroup(self, caller: Caller, request: calls.MetricsCgroup) -> AsyncIterator[Prepared]:
+    async def prepare_cgroup(self, caller: Caller, request: calls.MetricsCgroup) -> Prepared:
         agent = self.find_agent(caller, request.agent_id)
 
         async def act(call: Call) -> calls.CgroupMetricsReply:
@@ -99,7 +96,7 @@ class MetricsCalls:
                 raise NotFound(f"{agent.name} is ending, and its control group with it: {error}") from None
             return calls.CgroupMetricsReply(metrics=describe_cgroup(agent, found))
 
-        yield Prepared((Right("metrics_cgroup", agent=agent.id),), act)
+        return Prepared((Right("metrics_cgroup", agent=agent.id),), act)
 
     def find_agent(self, caller: Caller, number: int | None) -> Agent:
         """The agent with that id, by default the caller itself."""

@@ -33,7 +33,6 @@ PAUSE = 4.0  # times the duration of its last call that a caller other than the 
 MAX_LISTED = 1 << 20  # bytes of JSON with paths in one reply
 MAX_BRANCHES = 100  # with commits in one reply
 DAMAGED = "a layer of the overlay can't be used: the operator is told why by the same call"
-OPERATORS = "only the operator makes an agent's changes in the host's directory, or takes them back"
 
 
 class Pace:
@@ -73,8 +72,7 @@ class OverlayCalls:
     overlays: Overlays
     paces: Paces
 
-    @asynccontextmanager
-    async def prepare_diff(self, caller: Caller, request: calls.Diff) -> AsyncIterator[Prepared]:
+    async def prepare_diff(self, caller: Caller, request: calls.Diff) -> Prepared:
         paths = [normalize(path) for path in request.paths]
         key, right, error = find_overlay(self.registry, caller, request.name, "diff")
         by_agent = caller.kind != "operator"
@@ -96,10 +94,9 @@ class OverlayCalls:
             ]
             return calls.Diffed(changes=listed, digest=found.digest, more=more, commits=commits)
 
-        yield Prepared((right,), act, about=request.name, error=error)
+        return Prepared((right,), act, about=request.name, error=error)
 
-    @asynccontextmanager
-    async def prepare_apply(self, caller: Caller, request: calls.Apply) -> AsyncIterator[Prepared]:
+    async def prepare_apply(self, caller: Caller, request: calls.Apply) -> Prepared:
         paths, also = ([normalize(path) for path in given] for given in (request.paths, request.also))
         wanted = Wanted(request.digest, paths, also, {normalize(path): side for path, side in request.resolve.items()})
         key, right, error = find_overlay(self.registry, caller, request.name, "apply")
@@ -111,10 +108,9 @@ class OverlayCalls:
             (applied, more), (left, unlisted) = cut(done.paths), list_left(done.left)
             return calls.Applied(applied=applied, conflicts=left, apply=done.id or None, more=more + unlisted)
 
-        yield Prepared((right,), act, about=request.name, error=require_operator(caller) or error)
+        return Prepared((right,), act, about=request.name, error=error)
 
-    @asynccontextmanager
-    async def prepare_undo(self, caller: Caller, request: calls.Undo) -> AsyncIterator[Prepared]:
+    async def prepare_undo(self, caller: Caller, request: calls.Undo) -> Prepared:
         key, right, error = find_overlay(self.registry, caller, request.name, "undo")
 
         async def act(call: Call) -> calls.Undone:
@@ -124,7 +120,7 @@ class OverlayCalls:
             (undone, more), (left, unlisted) = cut(done.paths), list_left(done.left)
             return calls.Undone(undone=undone, conflicts=left, more=more + unlisted)
 
-        yield Prepared((right,), act, about=request.name, error=require_operator(caller) or error)
+        return Prepared((right,), act, about=request.name, error=error)
 
 
 def find_overlay(registry: Registry, caller: Caller, name: str, action: str) -> tuple[str, Right, CallError | None]:
@@ -141,10 +137,6 @@ def require_descendant(registry: Registry, caller: Caller, agent: Agent | None) 
     if caller.kind == "operator" or (agent is not None and agent.id != caller.id and registry.is_own(caller, agent.id)):
         return None
     return PermissionDenied("name: only the operator, and agents above it, may do that with an agent")
-
-
-def require_operator(caller: Caller, why: str = OPERATORS) -> CallError | None:
-    return None if caller.kind == "operator" else PermissionDenied(why)
 
 
 def normalize(path: str) -> str:

@@ -1,7 +1,6 @@
 """Handlers of GET_PERMS, SET_PERMS and EXPLAIN."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -42,8 +41,7 @@ class Permissions:
     approvals: Approvals
     served: dict[Op, Syscall]
 
-    @asynccontextmanager
-    async def prepare_get(self, caller: Caller, request: calls.GetPerms) -> AsyncIterator[Prepared]:
+    async def prepare_get(self, caller: Caller, request: calls.GetPerms) -> Prepared:
         target = self._target(caller, request.agent_id)
 
         async def act(call: Call) -> calls.PermsReply:
@@ -52,10 +50,9 @@ class Permissions:
             answers = self._answers(target, caller) if caller.kind == "operator" else ()
             return calls.PermsReply(permissions={**describe_set(own), "bounded_by": bounds}, answers=answers)
 
-        yield Prepared((Right("get_perms", agent=target),), act)
+        return Prepared((Right("get_perms", agent=target),), act)
 
-    @asynccontextmanager
-    async def prepare_set(self, caller: Caller, request: calls.SetPerms) -> AsyncIterator[Prepared]:
+    async def prepare_set(self, caller: Caller, request: calls.SetPerms) -> Prepared:
         """Set the permissions of an agent, or narrow the caller's own. A set that changes nothing isn't announced."""
         if (request.level is None) == (request.permissions is None):
             raise BadRequest("permissions: expected exactly one of level and permissions")
@@ -83,10 +80,9 @@ class Permissions:
             return calls.PermsSet(agent_id=target)
 
         announce = agent is not None or not authorizer.is_held_already(given, caller.id)
-        yield Prepared((right,), act, about, announce)
+        return Prepared((right,), act, about, announce)
 
-    @asynccontextmanager
-    async def prepare_explain(self, caller: Caller, request: calls.Explain) -> AsyncIterator[Prepared]:
+    async def prepare_explain(self, caller: Caller, request: calls.Explain) -> Prepared:
         subject, op = self._find_subject(caller, request.agent), parse_op(request.call)
 
         async def act(call: Call) -> calls.Explained:
@@ -110,7 +106,7 @@ class Permissions:
                 digest=question.digest,
             )
 
-        yield Prepared((Right("explain", agent=subject.id),), act, about=f"{subject.name}: {op.name}")
+        return Prepared((Right("explain", agent=subject.id),), act, about=f"{subject.name}: {op.name}")
 
     def _answers(self, target: int, operator: Caller) -> Sequence[calls.Answer]:
         """The remembered answers about an agent, or without one all."""

@@ -1,7 +1,6 @@
 """Handler of RELOAD."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from agentos.agents.tree.changes import TreeChange
@@ -30,8 +29,7 @@ Request = Callable[[bool], Awaitable[Reloaded]]
 
 
 def syscalls(reload: Request) -> tuple[Syscall, ...]:
-    @asynccontextmanager
-    async def prepare(caller: Caller, request: calls.Reload) -> AsyncIterator[Prepared]:
+    async def prepare(caller: Caller, request: calls.Reload) -> Prepared:
         async def act(call: Call) -> calls.Reloaded:
             found = await reload(request.dry_run)
             return calls.Reloaded(
@@ -43,6 +41,6 @@ def syscalls(reload: Request) -> tuple[Syscall, ...]:
                 kernel_restart=found.kernel_restart,
             )
 
-        yield Prepared((Right("reload"),), act, about="dry run" if request.dry_run else "")
+        return Prepared((Right("reload"),), act, about="dry run" if request.dry_run else "")
 
     return (Syscall(Op.RELOAD, calls.Reload, prepare=prepare, audit="intent"),)

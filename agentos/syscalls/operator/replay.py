@@ -1,8 +1,7 @@
 """Handlers of REPLAY_START, REPLAY_STATUS and REPLAY_STOP."""
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -20,11 +19,10 @@ from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.agent import (
-    FORK_SUFFIX,
-    NO_FILES,
-    SUFFIX,
     AgentReplay,
     choose_life,
+    choose_name,
+    describe_files,
     describe_replay,
     find_spec,
 )
@@ -39,7 +37,7 @@ from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
 SOURCES = "recording, recording_data, path: expected one of them"
-PATH_FIELDS = ("agent", "code", "until", "then", "edits")
+PATH_FIELDS = ("agent", "code", "until", "then", "edits", "model", "hold")
 OF_PATH = f"{', '.join(PATH_FIELDS)}: expected only with path"
 
 
@@ -52,8 +50,7 @@ class ReplayCalls:
     supervision: Supervision
     callers: Callers
 
-    @asynccontextmanager
-    async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> AsyncIterator[Prepared]:
+    async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> Prepared:
         texts = {"recording": request.recording, "recording_data": request.recording_data}
         given = {field: text for field, text in texts.items() if text is not None}
         error = None
@@ -63,16 +60,19 @@ class ReplayCalls:
             error = BadRequest(OF_PATH)
 
         async def act(call: Call) -> calls.ReplayStarted:
-            self.replays.check_free()
+            self.replays.check_free(request.then == "live")
             if request.path is not None:
                 replay: Replay = await self._open(caller, request.path, request)
             else:
                 ((field, text),) = given.items()
                 replay = TextReplay(await run_in_thread(read_entries, text, field))
             progress = self.replays.start(replay)
-            return calls.ReplayStarted(state=progress.state, total_entries=progress.total, notes=list(progress.notes))
+            notes = list(progress.notes)
+            return calls.ReplayStarted(
+                state=progress.state, total_entries=progress.total, notes=notes, name=replay.name
+            )
 
-        yield Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
+        return Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
 
     async def _open(self, caller: Caller, path: str, request: calls.ReplayStart) -> AgentReplay:
         code = request.code
@@ -87,20 +87,30 @@ class ReplayCalls:
             raise BadRequest(str(error)) from None
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
-        switch, found = plan_switch(found, request.until, request.then, request.edits or {})
-        suffix = FORK_SUFFIX if switch.live else SUFFIX
-        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, suffix)
+        switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
+        if request.hold is not None and not switch.live:
+            raise BadRequest('hold: expected only with then = "live"')
+        overlays = self.supervision.deps.jails.workspaces.overlays
+        empty = await run_in_thread(overlays.make_empty) if request.hold else None
+        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, switch.live, empty)
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
         await run_in_thread(told.load, found)
-        told.progress.notes += [NO_FILES, *list_losses(found, switch)]
-        return AgentReplay(self.supervision, self.callers, spec, told, caller)
+        told.progress.notes += [describe_files(spec, empty), *list_losses(found, switch)]
+        if switch.live:
+            left = await run_in_thread(overlays.store.list_names)  # files of former forks
+            # Nothing is awaited from here on until it runs.
+            spec = choose_name(spec, lambda name: name in left or self._is_taken(name))
+        hold = bool(request.hold)
+        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, hold)
 
-    @asynccontextmanager
-    async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> AsyncIterator[Prepared]:
+    def _is_taken(self, name: str) -> bool:
+        return self.callers.registry.is_taken(name) or self.replays.is_known(name)
+
+    async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> Prepared:
         async def act(call: Call) -> calls.ReplayProgress:
-            now = self.replays.progress
+            now = self.replays.find(request.name)
             return calls.ReplayProgress(
                 state=now.state,
                 verdict=now.verdict,
@@ -115,17 +125,17 @@ class ReplayCalls:
                 masks=dict(now.masks),
                 sealed=now.sealed,
                 notes=list(now.notes),
+                recording=now.recording,
             )
 
-        yield Prepared((Right("replay_status"),), act, about="")
+        return Prepared((Right("replay_status"),), act, about="")
 
-    @asynccontextmanager
-    async def prepare_stop(self, caller: Caller, request: calls.ReplayStop) -> AsyncIterator[Prepared]:
+    async def prepare_stop(self, caller: Caller, request: calls.ReplayStop) -> Prepared:
         async def act(call: Call) -> calls.ReplayStopped:
-            await self.replays.stop()
-            return calls.ReplayStopped(state=self.replays.progress.state)
+            await self.replays.stop(request.name)
+            return calls.ReplayStopped(state="IDLE")
 
-        yield Prepared((Right("replay_stop"),), act, about="")
+        return Prepared((Right("replay_stop"),), act, about="")
 
 
 def _read(path: Path, agent: str | None) -> tuple[Recording, Life, Sequence[RecordedCall]]:

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 socket_option = click.option("--socket", "socket_path", metavar="PATH", help="The kernel's socket.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def kernel_options(command: F) -> F:
+    """Add ``--json`` and ``--socket``."""
+    return json_option(socket_option(command))
 
 
 class Failed(click.ClickException):
@@ -125,6 +130,26 @@ def print_result(sentence: str, reply: object, as_json: bool) -> None:
         click.echo(sentence)
 
 
+def print_lines(lines: Iterable[str], value: object = None, as_json: bool = False) -> None:
+    """Print lines with control characters escaped, or with --json the value."""
+    if as_json:
+        print_json(value)
+        return
+    for line in lines:
+        click.echo(printable(line))
+
+
+def print_table(rows: list[list[str]], header: list[str], elastic: Collection[str] = (), empty: str = "") -> None:
+    """Print a table, in whose ``elastic`` columns cells are cut to the terminal; without rows ``empty``."""
+    if empty and not rows:
+        click.echo(empty)
+        return
+    if elastic:
+        header, *rows = fit_columns(rows, header, elastic, table_width())
+    for number, line in enumerate(format_table(rows, header)):
+        click.echo(click.style(printable(line), bold=not number))
+
+
 def read_stdin(most: int) -> str:
     """All of stdin as text; fails if it has more than ``most`` bytes."""
     data = sys.stdin.buffer.read(most + 1)
@@ -155,12 +180,16 @@ def parse_permission_set(given: str) -> str | dict[str, Any]:
         return parse_object("the set", given)
     if not given.endswith(".json") and "/" not in given:
         return given
+    return parse_object(given, read_text_file(Path(given)))
+
+
+def read_text_file(file: Path) -> str:
     try:
-        return parse_object(given, Path(given).read_text())
+        return file.read_text()
     except OSError as error:
-        raise Failed(f"{given}: {error.strerror}") from None
+        raise Failed(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise Failed(f"{given}: expected text in UTF-8") from None
+        raise Failed(f"{file}: expected text in UTF-8") from None
 
 
 def agent_fields(name: str) -> dict[str, Any]:

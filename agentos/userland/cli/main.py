@@ -65,7 +65,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "snapshot": "files.snapshots",
         "snapshots": "files.snapshots",
         "rollback": "files.snapshots",
-        "fork": "files.snapshots",
+        "fork": "files.fork",
         "image": "files.images",
         "export": "files.archives",
         "import": "files.archives",

@@ -34,7 +34,7 @@ def get_member(text: str, table: str, name: str) -> Any:
     """The value of ``text[table][name]``, ``None`` if there is none. Raises :class:`NotJSON`."""
     found = _find(text, _root(text), table)
     inner = _find(text, _object(text, found, table), name) if found else None
-    return json.loads(_strict(text[inner.value : inner.end])) if inner else None
+    return json.loads(NOT_STRICT.sub(lambda found: found[1] or "", text[inner.value : inner.end])) if inner else None
 
 
 def set_member(text: str, table: str, name: str, value: Any) -> str:
@@ -157,11 +157,6 @@ def _skip(text: str, at: int) -> int:
     found = BETWEEN.match(text, at)
     assert found is not None  # it also matches nothing
     return found.end()
-
-
-def _strict(text: str) -> str:
-    """A value without comments and trailing commas."""
-    return NOT_STRICT.sub(lambda found: found[1] or "", text)
 
 
 def _format(text: str, value: Any, indent: str) -> str:

@@ -1,6 +1,7 @@
 """Coding agents of others that work on a task: each is found on this host by its preset, and runs in a jail."""
 
 import os
+import re
 import shutil
 import threading
 import time
@@ -15,16 +16,17 @@ from agentos.sandbox.files.interpreter_prefixes import describe_exposure, is_wit
 from agentos.sandbox.files.root_files import CODE, SYSTEM_PATHS
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.encoding.quantities import size
-from agentos_sdk.errors import from_reply
+from agentos_sdk.errors import checked, from_reply
 from agentos_sdk.loop import Budget, TaskResult
 from agentos_sdk.loop.engine.driving import LONGEST_WINDOW
 
 from .records import TaskNote, store_note
 from .running import RunningTask
-from .usage import done, find_use
+from .usage import find_use
 
 LOOP = "loop"  # stands for the built-in loop among the programs
 MAX_SUMMARY = 200  # lines
+COLOURS = re.compile(r"\x1b\[[\d;]*m")  # other escapes are shown as such
 POLL_SECONDS = 1.0  # between two looks at what the model has answered
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of every jail
 OWN_PLACE = "install it into a directory of its own"
@@ -197,16 +199,18 @@ def _result(client: AgentOSClient, note: TaskNote, end: Mapping[str, Any], late:
 def _is_exhausted(client: AgentOSClient, note: TaskNote) -> bool:
     """Whether the task's budget has refused a question: INSPECT no longer tells it of an agent that has ended."""
     with AgentOSClient(client.socket_path) as own:  # subscriptions are a connection's
-        done(own.subscribe(["BUDGET_EXHAUSTED"], since=0))
-        events = done(own.poll_events(1000))["events"]
+        checked(own.subscribe(["BUDGET_EXHAUSTED"], since=0))
+        events = checked(own.poll_events(1000))["events"]
     return any(event["data"]["name"] == note.name for event in events)
 
 
 def _show(running: RunningTask, page: Mapping[str, Any], said: deque[str]) -> None:
-    said.extend(line["text"] for line in page["lines"] if line["stream"] == "stdout")
     for line in page["lines"]:
+        text = COLOURS.sub("", line["text"])
+        if line["stream"] == "stdout":
+            said.append(text)
         if line["stream"] != "kernel":
-            running.note({"task": running.name, "kind": "output", "stream": line["stream"], "text": line["text"]})
+            running.note({"task": running.name, "kind": "output", "stream": line["stream"], "text": text})
     if page["missed"]:
         text = f"({page['missed']} older lines are no longer kept)"
         running.note({"task": running.name, "kind": "output", "stream": "stderr", "text": text})

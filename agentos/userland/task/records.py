@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from agentos.userland.directories import state_home
 from agentos_sdk import AgentOSClient
-from agentos_sdk.errors import from_reply
+from agentos_sdk.errors import checked
 
 LIVING = ("starting", "running", "paused", "stopping", "backing_off")
 PREFIX = "task-note/"
@@ -44,9 +44,7 @@ def is_running(client: AgentOSClient, name: str) -> bool:
 
 def store_note(client: AgentOSClient, note: TaskNote) -> None:
     """Keep a note; raises the kernel's ``CallError``."""
-    reply = client.store(PREFIX + note.name, note._asdict(), scope="agent")
-    if not reply["success"]:
-        raise from_reply(reply)
+    checked(client.store(PREFIX + note.name, note._asdict(), scope="agent"))
 
 
 def forget_note(client: AgentOSClient, note: TaskNote) -> None:
@@ -76,9 +74,7 @@ def list_notes(client: AgentOSClient) -> Iterator[TaskNote]:
     names: list[str] = []
     after: str | None = ""
     while after is not None:
-        page = client.keys(PREFIX, "agent", after=after)
-        if not page["success"]:
-            raise from_reply(page)
+        page = checked(client.keys(PREFIX, "agent", after=after))
         names += [key.removeprefix(PREFIX) for key in page["keys"]]
         after = page["next"]
     notes = [note for name in names if (note := find_note(client, name)) is not None]
@@ -90,7 +86,5 @@ def begin_note(name: str, text: str) -> TaskNote:
 
 
 def _fetch(client: AgentOSClient, key: str, agent: str | None = None) -> Any:
-    reply = client.fetch(key, "agent", agent)
-    if not reply["success"]:
-        raise from_reply(reply)
+    reply = checked(client.fetch(key, "agent", agent))
     return reply["value"] if reply["exists"] else None

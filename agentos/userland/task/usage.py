@@ -1,9 +1,7 @@
 """What a task has used, as the kernel has counted it."""
 
-from typing import Any
-
 from agentos_sdk import AgentOSClient
-from agentos_sdk.errors import from_reply
+from agentos_sdk.errors import checked
 
 from .records import TaskNote
 
@@ -17,15 +15,8 @@ def find_use(client: AgentOSClient, note: TaskNote) -> tuple[int, float | None]:
     """
     rows = [
         row
-        for row in done(client.usage(since=note.at - DAY))["usage"]
+        for row in checked(client.usage(since=note.at - DAY))["usage"]
         if row["name"] == note.name or row["name"].startswith(f"{note.name}/")
     ]
     costs = [row["cost"] for row in rows]
     return sum(row["tokens"] for row in rows), None if None in costs else sum(costs)
-
-
-def done(reply: Any) -> Any:
-    """The reply of a call that has succeeded; raises the kernel's ``CallError``."""
-    if not reply["success"]:
-        raise from_reply(reply)
-    return reply

@@ -155,47 +155,25 @@ def peer_of_its_own_socket(_: Targets) -> Result:
 
 
 CHECKS = (
-    Check("ipc.unix_socket_path", unix_socket_path, "another program's socket by its path", "a root of its own"),
+    Check("ipc", unix_socket_path, "another program's socket by its path", "a root of its own"),
+    Check("ipc", unix_socket_abstract, "another program's abstract socket", "network namespace; Landlock scope"),
+    Check("ipc", sysv_shm, "another program's shared memory", "IPC namespace"),
+    Check("ipc", kernel_keyring, "keys of the host user's", "user namespace; seccomp"),
+    Check("net", host_loopback_tcp, "services on the host's loopback", "network namespace"),
     Check(
-        "ipc.unix_socket_abstract",
-        unix_socket_abstract,
-        "another program's abstract socket",
-        "network namespace; Landlock scope",
-    ),
-    Check("ipc.sysv_shm", sysv_shm, "another program's shared memory", "IPC namespace"),
-    Check("ipc.kernel_keyring", kernel_keyring, "keys of the host user's", "user namespace; seccomp"),
-    Check("net.host_loopback_tcp", host_loopback_tcp, "services on the host's loopback", "network namespace"),
-    Check(
-        "net.route_to_metadata_or_internet",
+        "net",
         route_to_metadata_or_internet,
         "a way to the metadata service or anywhere",
         "network namespace without routes",
     ),
-    Check("net.raw_sockets", raw_sockets, "SOCK_RAW, AF_PACKET", "no capability; seccomp"),
-    Check(
-        "surface.odd_socket_families",
-        odd_socket_families,
-        "VSOCK, ALG, NETLINK, XDP and others",
-        "seccomp: UNIX, INET, INET6 alone",
-    ),
+    Check("net", raw_sockets, "SOCK_RAW, AF_PACKET", "no capability; seccomp"),
+    Check("surface", odd_socket_families, "VSOCK, ALG, NETLINK, XDP and others", "seccomp: UNIX, INET, INET6 alone"),
 )
 FURTHER = (
-    Check(
-        "net.odd_socket_protocols", odd_socket_protocols, "SCTP, DCCP, MPTCP, SMC, ping", "seccomp; network namespace"
-    ),
-    Check("net.odd_socket_pairs", odd_socket_pairs, "pairs of any family, families beyond 32 bits", "seccomp"),
-    Check(
-        "net.see_the_hosts_network",
-        see_the_hosts_network,
-        "interfaces, ports, sockets, routes in /proc",
-        "network namespace",
-    ),
-    Check("ipc.message_queue", message_queue, "a message queue of the host's", "IPC namespace"),
-    Check("ipc.persistent_keyring", persistent_keyring, "keyrings that outlive it", "seccomp"),
-    Check(
-        "ipc.peer_of_its_own_socket",
-        peer_of_its_own_socket,
-        "the host's pids and uids through SO_PEERCRED",
-        "PID and user namespace",
-    ),
+    Check("net", odd_socket_protocols, "SCTP, DCCP, MPTCP, SMC, ping", "seccomp; network namespace"),
+    Check("net", odd_socket_pairs, "pairs of any family, families beyond 32 bits", "seccomp"),
+    Check("net", see_the_hosts_network, "interfaces, ports, sockets, routes in /proc", "network namespace"),
+    Check("ipc", message_queue, "a message queue of the host's", "IPC namespace"),
+    Check("ipc", persistent_keyring, "keyrings that outlive it", "seccomp"),
+    Check("ipc", peer_of_its_own_socket, "the host's pids and uids through SO_PEERCRED", "PID and user namespace"),
 )

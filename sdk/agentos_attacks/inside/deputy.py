@@ -144,6 +144,6 @@ def _start_swapper(one: str, other: str) -> int:
 
 
 CHECKS = (
-    Check("deputy.path_tricks", path_tricks, "have the kernel read a path that tricks it", "openat2(RESOLVE_BENEATH)"),
-    Check("deputy.symlink_race", symlink_race, "swap a directory for a link meanwhile", "openat2(RESOLVE_BENEATH)"),
+    Check("deputy", path_tricks, "have the kernel read a path that tricks it", "openat2(RESOLVE_BENEATH)"),
+    Check("deputy", symlink_race, "swap a directory for a link meanwhile", "openat2(RESOLVE_BENEATH)"),
 )

@@ -378,50 +378,31 @@ def locked_pages(_: Targets) -> Result:
 
 
 CHECKS = (
-    Check("dos.fork_bomb", fork_bomb, "three times as many children as allowed", "pids.max; RLIMIT_NPROC"),
-    Check("dos.memory_bomb", memory_bomb, "twice the memory, in one process", "memory.max; the watcher; RLIMIT_DATA"),
-    Check("dos.fd_exhaustion", fd_exhaustion, "5000 descriptors", "RLIMIT_NOFILE"),
-    Check("dos.disk_fill", disk_fill, "twice the size of each writable place", "sized tmpfs"),
-    Check("dos.inode_flood", inode_flood, "twice the files of each writable place", "nr_inodes of each tmpfs"),
-    Check("dos.cpu_hog", cpu_hog, "spin on all CPUs", "cpu.max"),
+    Check("dos", fork_bomb, "three times as many children as allowed", "pids.max; RLIMIT_NPROC"),
+    Check("dos", memory_bomb, "twice the memory, in one process", "memory.max; the watcher; RLIMIT_DATA"),
+    Check("dos", fd_exhaustion, "5000 descriptors", "RLIMIT_NOFILE"),
+    Check("dos", disk_fill, "twice the size of each writable place", "sized tmpfs"),
+    Check("dos", inode_flood, "twice the files of each writable place", "nr_inodes of each tmpfs"),
+    Check("dos", cpu_hog, "spin on all CPUs", "cpu.max"),
 )
 FURTHER = (
-    Check("dos.threads", threads, "three times as many threads as allowed", "pids.max; RLIMIT_NPROC"),
+    Check("dos", threads, "three times as many threads as allowed", "pids.max; RLIMIT_NPROC"),
+    Check("dos", memory_of_many, "half the memory in each of eight processes", "memory.max; the watcher"),
+    Check("dos", memory_in_files, "twice the memory in files that no process maps", "memory.max; seccomp"),
     Check(
-        "dos.memory_of_many", memory_of_many, "half the memory in each of eight processes", "memory.max; the watcher"
+        "dos", memory_in_hidden_files, "the same, not dumpable, so that a watcher can't see them", "memory.max; seccomp"
     ),
+    Check("dos", memory_in_flight, "the same, open nowhere: sent and not received", "memory.max; seccomp"),
+    Check("dos", memory_in_segments, "twice the memory in detached segments", "memory.max; seccomp"),
     Check(
-        "dos.memory_in_files", memory_in_files, "twice the memory in files that no process maps", "memory.max; seccomp"
+        "dos", memory_in_mappings, "shared mappings whose pages are in no page table", "memory.max; seccomp; Landlock"
     ),
-    Check(
-        "dos.memory_in_hidden_files",
-        memory_in_hidden_files,
-        "the same, not dumpable, so that a watcher can't see them",
-        "memory.max; seccomp",
-    ),
-    Check(
-        "dos.memory_in_flight", memory_in_flight, "the same, open nowhere: sent and not received", "memory.max; seccomp"
-    ),
-    Check("dos.memory_in_segments", memory_in_segments, "twice the memory in detached segments", "memory.max; seccomp"),
-    Check(
-        "dos.memory_in_mappings",
-        memory_in_mappings,
-        "shared mappings whose pages are in no page table",
-        "memory.max; seccomp; Landlock",
-    ),
-    Check("dos.memory_in_pipes", memory_in_pipes, "huge pages that only pipes have", "memory.max; seccomp"),
-    Check(
-        "dos.memory_in_page_tables",
-        memory_in_page_tables,
-        "twice the memory in page tables",
-        "memory.max; the watcher",
-    ),
-    Check("dos.sparse_file", sparse_file, "a file of a TiB with nothing in it", "RLIMIT_FSIZE"),
-    Check(
-        "dos.inotify_instances", inotify_instances, "all of the user's inotify instances", "user.max_inotify_instances"
-    ),
-    Check("dos.queued_signals", queued_signals, "5000 signals that wait", "RLIMIT_SIGPENDING"),
-    Check("dos.pipe_buffers", pipe_buffers, "200 MiB in pipes", "Linux's limit for a user"),
-    Check("dos.message_queues", message_queues, "64 message queues", "RLIMIT_MSGQUEUE"),
-    Check("dos.locked_pages", locked_pages, "8 MiB that are never swapped out", "RLIMIT_MEMLOCK"),
+    Check("dos", memory_in_pipes, "huge pages that only pipes have", "memory.max; seccomp"),
+    Check("dos", memory_in_page_tables, "twice the memory in page tables", "memory.max; the watcher"),
+    Check("dos", sparse_file, "a file of a TiB with nothing in it", "RLIMIT_FSIZE"),
+    Check("dos", inotify_instances, "all of the user's inotify instances", "user.max_inotify_instances"),
+    Check("dos", queued_signals, "5000 signals that wait", "RLIMIT_SIGPENDING"),
+    Check("dos", pipe_buffers, "200 MiB in pipes", "Linux's limit for a user"),
+    Check("dos", message_queues, "64 message queues", "RLIMIT_MSGQUEUE"),
+    Check("dos", locked_pages, "8 MiB that are never swapped out", "RLIMIT_MEMLOCK"),
 )

@@ -67,12 +67,17 @@ class Result(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One attack: what it tries, and the protections that must stop it."""
+    """One attack: what it tries, and the protections that must stop it. ``area`` is of the host: file, proc, dos."""
 
-    name: str
+    area: str
     attempt: Callable[[Targets], Result]
     tries: str
     wall: str
+
+    @property
+    def name(self) -> str:
+        """Such as ``file.setuid_file``, by the function that tries it."""
+        return f"{self.area}.{self.attempt.__name__}"
 
 
 class NoSuchCall(Exception):

@@ -152,32 +152,12 @@ def command_line_of_pid1(targets: Targets) -> Result:
 
 
 CHECKS = (
-    Check(
-        "proc.read_memory_of_pid1_or_parent",
-        read_memory_of_pid1_or_parent,
-        "/proc/1/mem, fd, exe: take over the shim",
-        "shim not dumpable",
-    ),
-    Check("proc.pidfd_getfd_parent", pidfd_getfd_parent, "steal PID 1's descriptors", "shim not dumpable; seccomp"),
+    Check("proc", read_memory_of_pid1_or_parent, "/proc/1/mem, fd, exe: take over the shim", "shim not dumpable"),
+    Check("proc", pidfd_getfd_parent, "steal PID 1's descriptors", "shim not dumpable; seccomp"),
 )
 FURTHER = (
-    Check(
-        "proc.memory_of_pid1_by_call",
-        memory_of_pid1_by_call,
-        "process_vm_writev, kcmp, move_pages on PID 1",
-        "seccomp; shim not dumpable",
-    ),
-    Check("proc.stop_pid1", stop_pid1, "stop or kill PID 1 by forged signals", "PID 1 takes orders from outside only"),
-    Check(
-        "proc.give_orders_to_pid1",
-        give_orders_to_pid1,
-        "orders to PID 1 from a sender that isn't named",
-        "seccomp: no such signal",
-    ),
-    Check(
-        "proc.command_line_of_pid1",
-        command_line_of_pid1,
-        "the host's paths in /proc/1/cmdline",
-        "the zygote has no arguments that tell",
-    ),
+    Check("proc", memory_of_pid1_by_call, "process_vm_writev, kcmp, move_pages on PID 1", "seccomp; shim not dumpable"),
+    Check("proc", stop_pid1, "stop or kill PID 1 by forged signals", "PID 1 takes orders from outside only"),
+    Check("proc", give_orders_to_pid1, "orders to PID 1 from a sender that isn't named", "seccomp: no such signal"),
+    Check("proc", command_line_of_pid1, "the host's paths in /proc/1/cmdline", "the zygote has no arguments that tell"),
 )

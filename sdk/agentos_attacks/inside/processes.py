@@ -250,50 +250,25 @@ def lock_memory(_: Targets) -> Result:
 
 
 CHECKS = (
+    Check("proc", see_other_processes, "find another program in /proc", "PID namespace and a /proc of its own"),
     Check(
-        "proc.see_other_processes",
-        see_other_processes,
-        "find another program in /proc",
-        "PID namespace and a /proc of its own",
-    ),
-    Check(
-        "proc.steal_environment",
+        "proc",
         steal_environment,
         "secrets in its own, PID 1's, any environment",
         "explicit environment; shim not dumpable",
     ),
-    Check(
-        "proc.signal_host_pid",
-        signal_host_pid,
-        "signal another program by the host's pid",
-        "PID namespace; Landlock scope",
-    ),
-    Check("proc.ptrace_victim", ptrace_victim, "PTRACE_SEIZE another program", "PID and user namespace; seccomp"),
-    Check("proc.setuid_binary", setuid_binary, "run su, passwd, mount: which uid do they get?", "no_new_privs; nosuid"),
-    Check(
-        "proc.daemon_outlives_sandbox",
-        daemon_outlives_sandbox,
-        "a daemon that survives",
-        "the PID namespace dies with PID 1",
-    ),
-    Check("proc.zombies_reaped", zombies_reaped, "orphans that pile up as zombies", "a PID 1 that reaps"),
-    Check(
-        "proc.realtime_priority",
-        realtime_priority,
-        "nice, SCHED_RR, DEADLINE, oom_score_adj",
-        "no capability; RLIMIT_RTPRIO, NICE",
-    ),
-    Check(
-        "proc.terminal_injection",
-        terminal_injection,
-        "type into the kernel's terminal",
-        "a session of its own; seccomp",
-    ),
+    Check("proc", signal_host_pid, "signal another program by the host's pid", "PID namespace; Landlock scope"),
+    Check("proc", ptrace_victim, "PTRACE_SEIZE another program", "PID and user namespace; seccomp"),
+    Check("proc", setuid_binary, "run su, passwd, mount: which uid do they get?", "no_new_privs; nosuid"),
+    Check("proc", daemon_outlives_sandbox, "a daemon that survives", "the PID namespace dies with PID 1"),
+    Check("proc", zombies_reaped, "orphans that pile up as zombies", "a PID 1 that reaps"),
+    Check("proc", realtime_priority, "nice, SCHED_RR, DEADLINE, oom_score_adj", "no capability; RLIMIT_RTPRIO, NICE"),
+    Check("proc", terminal_injection, "type into the kernel's terminal", "a session of its own; seccomp"),
 )
 FURTHER = (
-    Check("proc.requests_with_high_bits", requests_with_high_bits, "TIOCSTI with bits above the lower 32", "seccomp"),
-    Check("proc.core_dump", core_dump, "a core file", "RLIMIT_CORE"),
-    Check("proc.raise_own_limits", raise_own_limits, "raise its own hard limits", "no capability"),
-    Check("proc.lock_memory", lock_memory, "lock 8 MiB of memory", "RLIMIT_MEMLOCK"),
-    Check("proc.kill_everything", kill_everything, "SIGKILL to all processes", "PID namespace"),
+    Check("proc", requests_with_high_bits, "TIOCSTI with bits above the lower 32", "seccomp"),
+    Check("proc", core_dump, "a core file", "RLIMIT_CORE"),
+    Check("proc", raise_own_limits, "raise its own hard limits", "no capability"),
+    Check("proc", lock_memory, "lock 8 MiB of memory", "RLIMIT_MEMLOCK"),
+    Check("proc", kill_everything, "SIGKILL to all processes", "PID namespace"),
 )

@@ -167,23 +167,21 @@ def memory_descriptors(_: Targets) -> Result:
 
 
 CHECKS = (
-    Check("surface.bpf", bpf, "bpf(BPF_MAP_CREATE)", "seccomp"),
-    Check("surface.io_uring", io_uring, "io_uring: its operations bypass seccomp filters", "seccomp"),
-    Check("surface.perf_event_open", perf_event_open, "perf events of itself", "seccomp"),
-    Check("surface.userfaultfd", userfaultfd, "userfaultfd", "seccomp"),
-    Check("surface.keyctl", keyctl, "keyctl", "seccomp"),
-    Check("surface.ptrace_own_child", ptrace_own_child, "ptrace its own child", "seccomp"),
-    Check("surface.new_mount_api", new_mount_api, "fsopen", "seccomp"),
-    Check("surface.add_seccomp_listener", add_seccomp_listener, "a seccomp listener", "seccomp"),
-    Check("surface.int80_32bit_calls", int80_32bit_calls, "int 0x80: numbers of another table", "the filter kills"),
-    Check("surface.personality", personality, "personality(ADDR_NO_RANDOMIZE)", "seccomp"),
-    Check("surface.memfd_exec", memfd_exec, "run a program from memory", "nothing: it may run any Python anyway"),
+    Check("surface", bpf, "bpf(BPF_MAP_CREATE)", "seccomp"),
+    Check("surface", io_uring, "io_uring: its operations bypass seccomp filters", "seccomp"),
+    Check("surface", perf_event_open, "perf events of itself", "seccomp"),
+    Check("surface", userfaultfd, "userfaultfd", "seccomp"),
+    Check("surface", keyctl, "keyctl", "seccomp"),
+    Check("surface", ptrace_own_child, "ptrace its own child", "seccomp"),
+    Check("surface", new_mount_api, "fsopen", "seccomp"),
+    Check("surface", add_seccomp_listener, "a seccomp listener", "seccomp"),
+    Check("surface", int80_32bit_calls, "int 0x80: numbers of another table", "the filter kills"),
+    Check("surface", personality, "personality(ADDR_NO_RANDOMIZE)", "seccomp"),
+    Check("surface", memfd_exec, "run a program from memory", "nothing: it may run any Python anyway"),
 )
 FURTHER = (
-    Check("surface.x32_calls", x32_calls, "x32 numbers", "the filter kills"),
-    Check(
-        "surface.calls_that_came_later", calls_that_came_later, "numbers beyond the table", "seccomp: unknown is ENOSYS"
-    ),
-    Check("surface.rare_calls", rare_calls, "quotactl, acct, fanotify, modify_ldt, clocks", "seccomp"),
-    Check("surface.memory_descriptors", memory_descriptors, "PR_SET_MM", "no capability"),
+    Check("surface", x32_calls, "x32 numbers", "the filter kills"),
+    Check("surface", calls_that_came_later, "numbers beyond the table", "seccomp: unknown is ENOSYS"),
+    Check("surface", rare_calls, "quotactl, acct, fanotify, modify_ldt, clocks", "seccomp"),
+    Check("surface", memory_descriptors, "PR_SET_MM", "no capability"),
 )

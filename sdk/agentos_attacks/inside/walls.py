@@ -255,55 +255,26 @@ def numbers_with_high_bits(_: Targets) -> Result:
 
 
 CHECKS = (
-    Check("ns.shared_with_host", shared_with_host, "compare /proc/self/ns with the host's", "namespaces of its own"),
-    Check(
-        "priv.host_capabilities",
-        host_capabilities,
-        "any capability in any set",
-        "bounding set dropped, securebits locked",
-    ),
-    Check("priv.no_new_privs", no_new_privs, "NoNewPrivs in /proc/self/status", "prctl before exec"),
-    Check("priv.seccomp_filter", seccomp_filter, "run without a filter", "seccomp"),
-    Check("priv.mount_tmpfs", mount_tmpfs, "mount a tmpfs", "no capability; seccomp"),
-    Check(
-        "priv.remount_root_rw",
-        remount_root_rw,
-        "make what is read-only writable",
-        "no capability; seccomp; locked mounts",
-    ),
-    Check("priv.chroot", chroot, "chroot", "no capability; seccomp"),
-    Check(
-        "priv.nested_userns", nested_userns, "a user namespace by clone or unshare", "seccomp; max_user_namespaces 0"
-    ),
-    Check(
-        "priv.nested_userns_clone3",
-        nested_userns_clone3,
-        "the same by clone3: a filter can't read its flags",
-        "clone3 answers ENOSYS",
-    ),
-    Check(
-        "priv.nested_userns_full_caps",
-        nested_userns_full_caps,
-        "and then mounts and netfilter",
-        "seccomp; max_user_namespaces 0",
-    ),
-    Check(
-        "priv.module_kexec_swap_reboot",
-        module_kexec_swap_reboot,
-        "modules, kexec, swap, reboot",
-        "no capability; seccomp",
-    ),
-    Check("priv.iopl", iopl, "iopl and ioperm", "no capability; seccomp"),
-    Check("priv.syslog_dmesg", syslog_dmesg, "read the kernel's log", "no capability; seccomp"),
+    Check("ns", shared_with_host, "compare /proc/self/ns with the host's", "namespaces of its own"),
+    Check("priv", host_capabilities, "any capability in any set", "bounding set dropped, securebits locked"),
+    Check("priv", no_new_privs, "NoNewPrivs in /proc/self/status", "prctl before exec"),
+    Check("priv", seccomp_filter, "run without a filter", "seccomp"),
+    Check("priv", mount_tmpfs, "mount a tmpfs", "no capability; seccomp"),
+    Check("priv", remount_root_rw, "make what is read-only writable", "no capability; seccomp; locked mounts"),
+    Check("priv", chroot, "chroot", "no capability; seccomp"),
+    Check("priv", nested_userns, "a user namespace by clone or unshare", "seccomp; max_user_namespaces 0"),
+    Check("priv", nested_userns_clone3, "the same by clone3: a filter can't read its flags", "clone3 answers ENOSYS"),
+    Check("priv", nested_userns_full_caps, "and then mounts and netfilter", "seccomp; max_user_namespaces 0"),
+    Check("priv", module_kexec_swap_reboot, "modules, kexec, swap, reboot", "no capability; seccomp"),
+    Check("priv", iopl, "iopl and ioperm", "no capability; seccomp"),
+    Check("priv", syslog_dmesg, "read the kernel's log", "no capability; seccomp"),
 )
 FURTHER = (
-    Check(
-        "ns.each_namespace_alone", each_namespace_alone, "each kind by unshare and by clone", "seccomp; no capability"
-    ),
-    Check("ns.join_by_descriptor", join_by_descriptor, "setns to PID 1's and its own", "seccomp"),
-    Check("ns.hostname", hostname, "the host's name, and changing it", "UTS namespace; seccomp"),
-    Check("ns.cgroup_path", cgroup_path, "where in the host's groups it is", "cgroup namespace"),
-    Check("priv.loosen_walls", loosen_walls, "filters, bits and identities that allow all", "walls only add up"),
-    Check("priv.mount_interfaces", mount_interfaces, "open_tree, move_mount, fsmount and others", "seccomp"),
-    Check("priv.numbers_with_high_bits", numbers_with_high_bits, "refused calls by numbers beyond 32 bits", "seccomp"),
+    Check("ns", each_namespace_alone, "each kind by unshare and by clone", "seccomp; no capability"),
+    Check("ns", join_by_descriptor, "setns to PID 1's and its own", "seccomp"),
+    Check("ns", hostname, "the host's name, and changing it", "UTS namespace; seccomp"),
+    Check("ns", cgroup_path, "where in the host's groups it is", "cgroup namespace"),
+    Check("priv", loosen_walls, "filters, bits and identities that allow all", "walls only add up"),
+    Check("priv", mount_interfaces, "open_tree, move_mount, fsmount and others", "seccomp"),
+    Check("priv", numbers_with_high_bits, "refused calls by numbers beyond 32 bits", "seccomp"),
 )

@@ -51,17 +51,13 @@ def _memfd(flags: int, execute: Callable[[int], object]) -> str:
         os.close(fd)
 
 
-def _execveat(fd: int) -> None:
-    call("execveat", fd, b"", None, None, AT_EMPTY_PATH)
-
-
 def memfd_exec(_: Targets) -> Result:
     """Execute a memory file, made with each of the flags that control execution, in each of three ways."""
     flags = {"none": 0, "MFD_EXEC": MFD_EXEC, "MFD_CLOEXEC": MFD_CLOEXEC, "MFD_NOEXEC_SEAL": MFD_NOEXEC_SEAL}
     ways: dict[str, Callable[[int], object]] = {
         "fexecve": lambda fd: os.execve(fd, ["program"], {}),
         "/proc/self/fd": lambda fd: os.execve(f"/proc/self/fd/{fd}", ["program"], {}),
-        "execveat": _execveat,
+        "execveat": lambda fd: call("execveat", fd, b"", None, None, AT_EMPTY_PATH),
     }
     return any_of(
         (f"{way}, flags {name}", partial(_memfd, value, execute))
@@ -113,15 +109,10 @@ def written_exec(_: Targets) -> Result:
 CHECKS: tuple[Check, ...] = ()
 FURTHER = (
     Check(
-        "strict.memfd_exec",
+        "strict",
         memfd_exec,
         "execute a memory file where isolation is strict",
         "vm.memfd_noexec, or seccomp: MFD_NOEXEC_SEAL",
     ),
-    Check(
-        "strict.written_exec",
-        written_exec,
-        "execute a file that it wrote where isolation is strict",
-        "noexec mounts, Landlock",
-    ),
+    Check("strict", written_exec, "execute a file that it wrote where isolation is strict", "noexec mounts, Landlock"),
 )

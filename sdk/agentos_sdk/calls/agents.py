@@ -40,7 +40,7 @@ class Spawn(Request[Spawned]):
 
     ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the ``workspace_mode``
     overlay its changes of a directory that is its ``workspace`` wait for APPLY. With ``terminals`` its programs may
-    open pseudo-terminals.
+    open pseudo-terminals. A ``kept`` mailbox outlives it and the kernel, for the next of its name and spawner.
     """
 
     op = Op.SPAWN
@@ -68,6 +68,7 @@ class Spawn(Request[Spawned]):
     workspace_mode: Literal["direct", "overlay"] | None = None
     runtime: Literal["exec", "fast"] = "exec"
     terminals: bool = False
+    mailbox: Literal["kept", "memory"] = "memory"
     image: str | None = None
     user: Literal["root"] | None = None
     llm: Share = Share()

@@ -110,6 +110,7 @@ class Started:
     shutdown: float | str
     workspace_mode: Literal["direct", "overlay"] = "direct"
     terminals: bool = False
+    mailbox: Literal["kept", "memory"] = "memory"
 
 
 @record

@@ -88,6 +88,7 @@ class Calls:
         workspace_mode: Literal["direct", "overlay"] | None = None,
         runtime: Literal["exec", "fast"] | None = None,
         terminals: bool | None = None,
+        mailbox: Literal["kept", "memory"] | None = None,
         image: str | None = None,
         user: Literal["root"] | None = None,
         llm: Mapping[str, Any] | None = None,
@@ -97,7 +98,8 @@ class Calls:
 
         ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the
         ``workspace_mode`` overlay its changes of a directory that is its ``workspace`` wait for APPLY. With
-        ``terminals`` its programs may open pseudo-terminals.
+        ``terminals`` its programs may open pseudo-terminals. A ``kept`` mailbox outlives it and the kernel, for the
+        next of its name and spawner.
 
         A relative path is relative to this process.
         """
@@ -503,26 +505,30 @@ class Calls:
         until: int | None = None,
         then: Literal["stop", "live"] | None = None,
         edits: dict[str, dict[str, Any]] | None = None,
+        model: str | None = None,
+        hold: bool | None = None,
     ) -> Reply:
         """Have an agent live a recorded life again, in a jail without a network, with its calls answered from there.
 
         ``path`` is the recording's name or directory, ``agent`` the agent or its life ``NAME/2``, ``code`` another
         directory with its program. Or replay the text of RECORD_STATUS, which is ``recording`` as well as
         ``recording_data``: STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared,
-        other calls are skipped. The operator alone, and one replay at a time.
+        other calls are skipped. The operator alone; one replay at a time, and ten that go on live.
 
         With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what
         follows: ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are
-        other answers of THINK by the call's number, such as ``{"12": {"content": "no"}}``.
+        other answers of THINK by the call's number, such as ``{"12": {"content": "no"}}``. Live questions are asked
+        of ``model``, if it is given. What goes on live is recorded; with ``hold`` its files stay in an overlay, and
+        its jail is there for commands after its end, until it is killed.
         """
         return self._make_call(0x73, locals())
 
-    def replay_status(self) -> Reply:
-        """How far the replay is, and what it has found. The operator alone."""
+    def replay_status(self, name: str | None = None) -> Reply:
+        """How far a replay is, by its agent's ``name`` or the last one, and what it has found. The operator alone."""
         return self._make_call(0x74, locals())
 
-    def replay_stop(self) -> Reply:
-        """End the replay that runs, and forget the last one. The operator alone."""
+    def replay_stop(self, name: str | None = None) -> Reply:
+        """End the replay of the agent ``name``, or all, and forget them. The operator alone."""
         return self._make_call(0x75, locals())
 
     def get_contents(

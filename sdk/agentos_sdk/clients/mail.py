@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentos_sdk.errors import NotFound, from_reply
+from agentos_sdk.errors import NotFound, checked, from_reply
 
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
@@ -16,9 +16,7 @@ WAIT = 60.0  # seconds of one RECV
 
 def read(client: Calls, lease: float) -> Iterator[dict[str, Any]]:
     while True:
-        reply = client.recv_messages(1, WAIT, lease=lease)
-        if not reply["success"]:
-            raise from_reply(reply)
+        reply = checked(client.recv_messages(1, WAIT, lease=lease))
         for message in reply["messages"]:
             yield message
             acked = client.ack_messages([message["id"]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from agentos_sdk.errors import from_reply
+from agentos_sdk.errors import checked
 
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
@@ -35,22 +35,22 @@ class State(MutableMapping):  # type: ignore[type-arg]  # at run time it takes n
         return State(self._client, "session")
 
     def __getitem__(self, key: str) -> Any:
-        reply = _checked(self._client.fetch(key, self._scope))
+        reply = checked(self._client.fetch(key, self._scope))
         if not reply["exists"]:
             raise KeyError(key)
         return reply["value"]
 
     def __setitem__(self, key: str, value: object) -> None:
-        _checked(self._client.store(key, value, self._scope))
+        checked(self._client.store(key, value, self._scope))
 
     def __delitem__(self, key: str) -> None:
-        if not _checked(self._client.delete(key, self._scope))["deleted"]:
+        if not checked(self._client.delete(key, self._scope))["deleted"]:
             raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
         after: str | None = ""
         while after is not None:
-            page = _checked(self._client.keys(scope=self._scope, after=after))
+            page = checked(self._client.keys(scope=self._scope, after=after))
             yield from page["keys"]
             after = page["next"]
 
@@ -59,9 +59,3 @@ class State(MutableMapping):  # type: ignore[type-arg]  # at run time it takes n
 
     def __repr__(self) -> str:
         return f"<state of scope {self._scope}>"
-
-
-def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    if not reply["success"]:
-        raise from_reply(reply)
-    return reply

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from agentos_sdk.blocking import AgentOSClient
 from agentos_sdk.encoding.chunks import stream_call
-from agentos_sdk.errors import CallError, from_reply
+from agentos_sdk.errors import CallError, checked
 from agentos_sdk.opcodes import Op
 
 from .engine.driving import Me
@@ -95,9 +95,7 @@ class BlockingDriver:
 
     def me(self) -> Me:
         """The caller; raises the kernel's ``CallError``."""
-        reply = self.client.hello()
-        if not reply["success"]:
-            raise from_reply(reply)
+        reply = checked(self.client.hello())
         return Me(reply["agent_id"], reply["name"])
 
     def another_client(self) -> AgentOSClient:

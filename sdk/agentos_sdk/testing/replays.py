@@ -36,14 +36,19 @@ def run_replay(
             "sealed": 0,
             "notes": [],
         }
+    return wait_replay(client, begun["name"])
+
+
+def wait_replay(client: AgentOSClient, name: str) -> Mapping[str, Any]:
+    """Wait for the end of the replay with its agent's name; returns the reply of REPLAY_STATUS."""
     try:
-        while (now := client.replay_status())["state"] == "RUNNING":
+        while (now := client.replay_status(name)).get("state") == "RUNNING":
             time.sleep(POLL_SECONDS)
     except BaseException:
-        client.replay_stop()
+        client.replay_stop(name)
         raise
-    if now["verdict"] is None:
-        raise AgentOSError("the replay was ended by REPLAY_STOP")
+    if not now["success"] or now["verdict"] is None:
+        raise AgentOSError(f"the replay {name} was ended by REPLAY_STOP")
     return now
 
 

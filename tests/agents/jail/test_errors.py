@@ -67,3 +67,12 @@ def test_a_directory_that_no_overlay_can_show_is_named_with_what_to_do() -> None
     assert told.error is IsolationUnavailable
     assert str(told).startswith("workspace /srv/project: it can't be the lower layer of an overlay: mount overlay")
     assert str(told).endswith('say mode = "direct" (`agentos task`: --in-place)')
+
+
+def test_ids_that_are_not_given_are_told_with_the_field_and_the_fix() -> None:
+    failure = StepFailed("Clone", errno.EPERM, "/usr/bin/newgidmap: Operation not permitted")
+
+    told = explain(failure, AgentSpec("a", command=("true",), image="a", user="root"))
+
+    assert told.error is IsolationUnavailable
+    assert str(told).startswith("user: /usr/bin/newgidmap: Operation not permitted: a range of 65,536 in /etc/subuid")

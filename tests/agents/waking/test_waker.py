@@ -336,14 +336,21 @@ async def test_what_is_about_the_agent_itself_does_not_start_it(autojump_clock: 
     assert len(fleet.read(one)) == 1
 
 
-async def test_events_wait_for_room_in_the_mailbox(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize(("events", "at_once"), [("custom.few", 100), ("custom.large", 71)])  # 1 MiB of 15,000 bytes
+async def test_events_wait_for_room_and_leave_some_to_senders(
+    autojump_clock: trio.testing.MockClock, events: str, at_once: int
+) -> None:
     fleet = Fleet()
-    one = fleet.add("one", ORDERS)
+    one = fleet.add("one", OnEvent(on_event=events))
     async with fleet.running():
-        for number in range(MAX_MESSAGES + 10):
-            fleet.publish(StateChanged("global", f"orders/{number}", 1, None, False))
+        for number in range(at_once + 10):
+            text = b"x" * (14_800 if events == "custom.large" else 8)
+            fleet.publish(CustomEvent(9, "ada", events, Raw(b'{"%d":"%s"}' % (number, text))))
         await trio.sleep(5)
-        assert len(fleet.read(one)) == MAX_MESSAGES
+        assert len(fleet.mail.by_id(one.id).messages) == at_once
+        fleet.send(one)
+        read = fleet.read(one)
+        assert len(read) + len(fleet.read(one)) == at_once + 1
         await trio.sleep(5)
 
         assert len(fleet.read(one)) == 10

@@ -34,7 +34,7 @@ if "wait" in text:
     time.sleep(1000)
 with open("add.py", "w") as file:
     file.write(text)
-print("\\x1b[1madd.py is written\\x1b[0m", file=sys.stderr, flush=True)
+print("\\x1b[1;38;5;2madd.py\\x1b[m is \\x1b[2Kwritten\\x1b[0m", file=sys.stderr, flush=True)
 sys.exit(3 if "2 - 2" in text else 0)
 """
 PRESET = """
@@ -93,7 +93,7 @@ def test_a_program_works_in_an_overlay_and_its_output_is_shown(agentos: Agentos,
     name = name_of(done.stdout)
     assert done.returncode == 0, done
     assert done.stdout.startswith("  working on Repair add.py\n")
-    for part in (r"\x1b[1madd.py is written", f"\n{name}: done (1 step, ", "  M add.py\n", f"`agentos apply {name}`"):
+    for part in (r"  add.py is \x1b[2Kwritten", f"\n{name}: done (1 step, ", "  M add.py\n", f"`agentos apply {name}`"):
         assert part in done.stdout
     assert tree(directory) == before
     assert agentos("apply", name, "--yes").returncode == 0

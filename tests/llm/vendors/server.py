@@ -4,7 +4,7 @@ import json
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import h11
@@ -60,7 +60,8 @@ class Vendor:
     scripts: deque[Script] = field(factory=deque)
     exchanges: list[Exchange] = field(factory=list)
     connections: int = 0
-    models: dict[str, Script] = field(factory=dict)  # what is always answered for a model, instead of a script
+    # what is always answered for a model, or what says it, instead of a script
+    models: dict[str, Script | Callable[[Question], Script]] = field(factory=dict)
 
     def will(self, *scripts: Script) -> None:
         self.scripts.extend(scripts)
@@ -137,9 +138,14 @@ class _Connection:
 
     async def _answer(self, exchange: Exchange) -> None:
         wire = self.vendor.wire
-        script = self.vendor.models.get(exchange.question.model)
-        if script is None:
-            script = self.vendor.scripts.popleft() if self.vendor.scripts else Says()
+        script: Script
+        match self.vendor.models.get(exchange.question.model):
+            case None:
+                script = self.vendor.scripts.popleft() if self.vendor.scripts else Says()
+            case Says() | Refuses() | Silent() as always:
+                script = always
+            case answer:
+                script = answer(exchange.question)
         if (key := wire.key(exchange.headers)) != self.vendor.key:
             script = wire.wrong_key(key or "")
         match script:

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentos.sandbox.errors import StepFailed
+from agentos.sandbox.files.sub_ids import read_sub_ids
 from agentos.sandbox.host_ids import STORE_IDS, TRIAL_BLOCK, first_of_block
 from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import Overlay, Policy, Program, RootImage
@@ -23,7 +24,16 @@ from agentos_attacks.harness import ATTACKER, CHECK_SECONDS, PROGRAM
 from tests.sandbox import jail
 from tests.sandbox.attacks import test_image_attacks as plain
 
-IS_ROOT = os.geteuid() == 0  # else there is one id, and what takes others is pretended: it succeeds and does nothing
+IS_ROOT = os.geteuid() == 0
+HAS_BLOCK = IS_ROOT or read_sub_ids(os.geteuid()) is not None
+NO_BLOCK = f"no block of ids for uid {os.geteuid()}: newuidmap or a range in /etc/subuid is missing"
+by_ids = pytest.mark.parametrize(  # pretended: what takes other ids than the only one succeeds and does nothing
+    "pretended",
+    [
+        pytest.param(False, marks=pytest.mark.skipif(not HAS_BLOCK, reason=NO_BLOCK), id="a block of ids"),
+        pytest.param(True, marks=pytest.mark.skipif(IS_ROOT, reason="root has blocks"), id="one id"),
+    ],
+)
 ALLOWED = {  # what a user of an image may not, and its root may: it stays in its own root
     *("make a set-id file", "make a set-group-id directory", "create a set-id file", "give a file capabilities"),
     *("give a file away", "become root", "become another", "become a line of passwd", "a set-id program of the image"),
@@ -126,16 +136,13 @@ ATTACKS: Mapping[str, str] = {
     "a port of the system's": "socket.socket().bind(('127.0.0.1', 80))",
 }  # fmt: skip
 STORE = (STORE_IDS[0], STORE_IDS[0])
-WITH_A_BLOCK = {  # with one id other users aren't become, and its own are the kernel's user's
-    *("capabilities back after another id", "a set-uid program for another user", "closed files of the code"),
+CLOSED = "closed files of the code"  # without root they are the kernel's user's, and so its own
+WITH_A_BLOCK = {  # with one id other users aren't become
+    *("capabilities back after another id", "a set-uid program for another user"),
     *("a file capability for another user", "inotify, counted for the host's root"),
 }
 LOOSE = {  # checks of all sandboxes that ask for what root inside has, of its own ids and files: in full
-    *("file.write_outside_workspace", "file.setuid_file"),
-    *(
-        "file.file_capabilities: security.capability: set",
-        f"priv.loosen_walls: setuid 0: done; setgroups: done{'' if IS_ROOT else '; capset: 0'}",
-    ),
+    *("file.write_outside_workspace", "file.setuid_file", "file.file_capabilities: security.capability: set"),
     f"priv.host_capabilities: {dict.fromkeys(('CapPrm', 'CapEff', 'CapBnd'), f'{INSIDE_ROOT:016x}')}",
 }
 
@@ -154,37 +161,47 @@ def store() -> Iterator[Path]:
 
 
 def plan(
-    store: Path, code: Path, *arguments: str, number: int = TRIAL_BLOCK, workspace: Overlay | None = None
+    store: Path,
+    code: Path,
+    *arguments: str,
+    pretended: bool = False,
+    number: int = TRIAL_BLOCK,
+    workspace: Overlay | None = None,
 ) -> tuple[Step, ...]:
     root = store / "root"
     names = tuple(name for name in plain.DIRECTORIES if (root / name).is_dir())
     image = RootImage(str(root), names, (), (("PATH", "/usr/local/bin:/bin"),))
-    host = replace(probe.read_host(), memory_cgroup=IS_ROOT, pids_cgroup=IS_ROOT)
+    host = replace(probe.read_host(), memory_cgroup=not pretended, pids_cgroup=not pretended)
     ids = first_of_block(number) if IS_ROOT else None
     policy = Policy(sdk=jail.SDK, code=str(code), image=image, inside_root=True, workspace=workspace)
     return plan_sandbox(policy, Program((plain.PYTHON, "-I", "-S", *arguments)), host, ids)
 
 
-async def test_no_attack_of_root_inside_succeeds(spawner: Spawner, store: Path) -> None:
+@by_ids
+async def test_no_attack_of_root_inside_succeeds(spawner: Spawner, store: Path, pretended: bool) -> None:
     before, code = look(store), plain.PRELUDE + ROOT_PRELUDE + f"PLACE = {str(store)!r}\n"
     for name, attack in ATTACKS.items():
-        if name in WITH_A_BLOCK and not IS_ROOT:
+        if (pretended and name in WITH_A_BLOCK) or (not IS_ROOT and name == CLOSED):
             continue
         lines = "\n".join(attack.split("; "))
         code += f"try:\n{indent(lines, '    ')}\n    print({name!r})\n"
         code += "except (OSError, ValueError, subprocess.SubprocessError): pass\n"
 
-    ended = await jail.run(spawner, plan(store, store / "code", "-c", code + "print('done')"))
+    steps = plan(store, store / "code", "-c", code + "print('done')", pretended=pretended)
+    ended = await jail.run(spawner, steps)
 
     assert (ended.err, ended.out.splitlines()) == ("", ["done"])
     assert look(store) == before
 
 
-async def test_no_attack_on_the_walls_by_root_inside_succeeds(spawner: Spawner, store: Path) -> None:
-    before, allowed = look(store), plain.OUTSIDE | plain.WRITES | LOOSE
+@by_ids
+async def test_no_attack_on_the_walls_by_root_inside_succeeds(spawner: Spawner, store: Path, pretended: bool) -> None:
+    walls = f"priv.loosen_walls: setuid 0: done; setgroups: done{'; capset: 0' if pretended else ''}"
+    before, allowed = look(store), plain.OUTSIDE | plain.WRITES | LOOSE | {walls}
     with plant_canaries() as canaries:
         task = {"checks": plain.WALLS, "targets": {**canaries.targets, "limits": {}}, "seconds": CHECK_SECONDS}
-        ended = await jail.run(spawner, plan(store, ATTACKER, f"/agent/{PROGRAM}", json.dumps(task)))
+        steps = plan(store, ATTACKER, f"/agent/{PROGRAM}", json.dumps(task), pretended=pretended)
+        ended = await jail.run(spawner, steps)
 
     found = {one["check"]: one for one in map(json.loads, ended.out.splitlines())}
     assert [*found] == plain.WALLS, ended.err
@@ -195,7 +212,10 @@ async def test_no_attack_on_the_walls_by_root_inside_succeeds(spawner: Spawner, 
     assert look(store) == before
 
 
-async def test_what_root_inside_may_do_leaves_nothing_on_the_host(spawner: Spawner, store: Path) -> None:
+@by_ids
+async def test_what_root_inside_may_do_leaves_nothing_on_the_host(
+    spawner: Spawner, store: Path, pretended: bool
+) -> None:
     before, code = look(store), plain.PRELUDE + f"PLACE = {str(store)!r}\n"
     for name in sorted(
         ALLOWED - {"a set-id program of the image", "replace a directory at the top", "the host's paths"}

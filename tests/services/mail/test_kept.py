@@ -14,11 +14,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import Database, DatabaseError, open_database
 from agentos.services import ids
-from agentos.services.events import AgentExited, Event, MailDead
+from agentos.services.events import AgentEscalated, AgentExited, Event, MailDead
 from agentos.services.ids import BLOCK, open_ids
 from agentos.services.mail import copies, rows
-from agentos.services.mail.mailbox import MAX_ATTEMPTS, MAX_MESSAGES, Mailbox, Message
-from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.mail.mailbox import KEPT_BYTES, MAX_ATTEMPTS, MAX_MESSAGES, Mailbox, Message
+from agentos.services.mail.mailboxes import MAX_EMPTY, Mailboxes
 from agentos.services.mail.store import MailStore
 from agentos_sdk.errors import Busy, NotFound, QuotaExceeded, Unavailable
 
@@ -37,7 +37,7 @@ async def opened(place: Path, most: float = 1 << 20) -> AsyncIterator[tuple[Mail
     ):
         mail = Mailboxes(events.append, MailStore(database, most), numbers)
         await mail.load()
-        mail.open(7, "box", kept=True)
+        mail.open(7, "box", kept="box")
         nursery.start_soon(mail.serve)
         yield mail, database, events
         nursery.cancel_scope.cancel()
@@ -135,13 +135,14 @@ async def test_what_can_not_be_written_is_refused_and_changes_nothing(tmp_path: 
 
 
 async def test_kept_mail_counts_against_the_mailbox_and_the_senders_family(tmp_path: Path) -> None:
-    async with opened(tmp_path, most=30) as (mail, _, _):
+    most = 30 + KEPT_BYTES
+    async with opened(tmp_path, most=most) as (mail, _, _):
         await send(mail, "x" * 18)
         with pytest.raises(QuotaExceeded, match="max_state_bytes"):
             await send(mail, "x" * 18)
         await send(mail, "x" * 18, family="bob")
         await send(mail, "x" * 18, family="")
-    async with opened(tmp_path, most=30) as (mail, _, _):
+    async with opened(tmp_path, most=most) as (mail, _, _):
         with pytest.raises(QuotaExceeded):
             await send(mail, "x" * 18)
         assert len(await take(mail)) == 3
@@ -200,6 +201,18 @@ async def test_a_lease_whose_acknowledgement_failed_ends_in_time(tmp_path: Path,
         mock_clock.jump(5)
         await box.wait()
         assert [(one.id, one.attempt) for one in await take(mail, lease=5)] == [(sent.id, 2)]
+
+
+async def test_a_reader_that_has_gone_gives_back_no_lease_but_its_own(mock_clock: MockClock) -> None:
+    mail = Mailboxes()
+    box = mail.open(7, "box")
+    box.put(Message(3, "ann", "agent", b"1", id=1))
+    gone = await mail.take(box, 1, 5)  # its reply waits in a full socket
+    box.end_leases([1])
+    [again] = await mail.take(box, 1, 3600)
+    mail.put_back(box, gone, leased=True)
+    assert (list(box.messages), again.attempt) == ([], 2)
+    assert await mail.acknowledge(box, [1]) == 1
 
 
 async def test_a_closed_mailbox_with_leases_is_not_held_in_memory() -> None:
@@ -307,17 +320,75 @@ async def test_mail_waits_for_a_name_that_is_not_declared_now(tmp_path: Path) ->
         with pytest.raises(NotFound):
             mail.by_name("box")
         assert texts(list(mail.find("box").messages)) == ["waits"]
-        mail.open(8, "box")  # a guest's, or a spawned agent's, is another one
+        mail.open(8, "box")  # one in memory is another one
         assert await take(mail) == []
         mail.close(8)
-        mail.open(9, "box", kept=True)
+        mail.open(9, "box", kept="box")
         assert (texts(await take(mail)), mail.by_id(9).name) == (["waits"], "box")
+
+
+async def test_a_broadcast_that_is_being_written_is_one_message_also_if_its_receiver_is_declared_anew(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        async with trio.open_nursery() as nursery:
+            message = Message(3, "bob", "agent", b'"to all"', id=next(mail.numbers), family="bob")
+            nursery.start_soon(mail.post_all, message, [mail.by_id(7)])
+            await wait_all_tasks_blocked()
+            mail.close(7)
+            mail.open(8, "box", kept="box")
+        assert texts(await take(mail)) == ["to all"]
+    async with opened(tmp_path) as (mail, _, _):
+        assert await take(mail) == [], "it was taken, and comes again"
+
+
+@pytest.mark.parametrize("kept_again", [True, False])
+async def test_what_is_acknowledged_while_its_mailbox_changes_is_gone_and_discharged(
+    tmp_path: Path, kept_again: bool
+) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        sent, store = await send(mail, "leased"), mail.store
+        await take(mail, lease=60)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mail.acknowledge, mail.by_id(7), [sent.id])
+            await wait_all_tasks_blocked()
+            mail.keep(7, "box", False)
+            if kept_again:
+                mail.keep(7, "box", True)
+        assert store is not None
+        assert dict(store.sent) == {}
+    async with opened(tmp_path) as (mail, _, _):
+        assert await take(mail) == []
+
+
+async def test_what_the_kernel_tells_children_is_charged_to_their_family(tmp_path: Path) -> None:
+    async with opened(tmp_path, most=KEPT_BYTES + 200) as (mail, _, _):
+        child = mail.open(8, "child", kept="boss/child")
+        for spawner in (8, 8, 7, 7):
+            mail.take_event(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=spawner))
+        await send(mail, "written after those", family="")
+        assert len(child.messages) == 1
+        assert len(mail.by_id(7).messages) == 3, "of declared agents there are only so many"
+
+
+async def test_mailboxes_of_ended_agents_are_forgotten_unless_they_have_messages(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        for number in range(2 * MAX_EMPTY + 2):
+            box = mail.open(100 + number, "worker", kept=f"boss/{number}")
+            if number == 1:
+                await mail.post_all(Message(3, "bob", "agent", b'"waits"', family="bob"), [box])
+            mail.close(100 + number)
+        assert mail.find(f"boss/{2 * MAX_EMPTY}").id == 100 + 2 * MAX_EMPTY, "one of the latest"
+        assert texts(list(mail.find("boss/1").messages)) == ["waits"]
+        for forgotten in ("boss/0", "boss/2"):
+            with pytest.raises(NotFound):
+                mail.find(forgotten)
 
 
 @pytest.mark.parametrize("kept", [True, False])
 async def test_a_mailbox_that_is_kept_from_now_on_or_no_more(tmp_path: Path, kept: bool) -> None:
     async with opened(tmp_path) as (mail, _, _):
-        box = mail.open(8, "other", kept=not kept)
+        box = mail.open(8, "other", kept=None if kept else "other")
         if kept:
             box.put(Message(3, "bob", "agent", b'"before"', id=next(mail.numbers), family="bob"))
         else:
@@ -326,7 +397,7 @@ async def test_a_mailbox_that_is_kept_from_now_on_or_no_more(tmp_path: Path, kep
         assert texts(list(box.messages)) == ["before"]
         assert mail.count_unkept() == (0 if kept else 1)
     async with opened(tmp_path) as (mail, _, _):
-        assert texts(list(mail.open(8, "other", kept=True).messages)) == (["before"] if kept else [])
+        assert texts(list(mail.open(8, "other", kept="other").messages)) == (["before"] if kept else [])
 
 
 async def test_a_message_that_is_withdrawn_before_it_is_written_leaves_no_trace(tmp_path: Path) -> None:

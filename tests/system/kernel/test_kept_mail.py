@@ -19,7 +19,7 @@ from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.runs.rounds import rounds
 from tests.support.wire import ACK, BROADCAST, RECV, SEND
-from tests.system.agents import info, up
+from tests.system.agents import ask, info, relay, up
 
 ENDS = 10  # ten times as many by `make proof-mail`; every second one is a kill
 BOXES, SENDERS, READERS = 20, 4, 4
@@ -163,6 +163,36 @@ def test_no_acknowledged_message_is_lost_when_the_kernel_ends_again_and_again(ow
     for box, number in Counter(box for box, _, _ in lost).items():
         assert number <= books.doubtful[box], f"box{box} has lost {number}: {sorted(lost)[:5]}"
     print(f"{rounds(ENDS)} ends: {len(books.sent)} sent, {len(books.acked)} acknowledged, {len(books.taken)} taken")
+
+
+def test_kept_mail_of_a_spawned_agent_waits_for_the_next_of_its_name_and_spawner(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
+
+    def spawn(boss: int, **more: object) -> Any:
+        return up(ask(client, boss, "spawn", name="worker", command=["sleep", "1000"], mailbox="kept", **more))["id"]
+
+    with kernel.client() as client:
+        boss, other = (relay(kernel, client, name, permissions="standard") for name in ("boss", "other"))
+        spawn(boss)
+        up(client.send_message("for the boss's", to_name="worker"))
+        assert client.kill("worker")
+        spawn(other)
+        assert up(client.mail("worker"))["count"] == 0, "another agent's worker doesn't get it"
+        assert client.kill("worker")
+        assert up(client.mail("boss/worker"))["count"] == 1
+    kernel.kill()
+
+    kernel.start_again()
+    with kernel.client() as client:
+        with kernel.connect_as(spawn(relay(kernel, client, "boss", permissions="standard"))) as wire:
+            [letter] = up(wire.call(RECV, {}))["messages"]
+        assert (letter["message"], letter["from_kind"]) == ("for the boss's", "operator")
+        assert client.inspect("worker")["spec"]["mailbox"] == "kept"
+        assert client.kill("worker")
+        up(client.spawn("worker", command=["sleep", "1000"]))
+        up(client.send_message("in memory", to_name="worker"))
+        assert client.kill("worker")
+        assert client.mail("worker")["code"] == "not_found"
 
 
 def test_an_orderly_end_says_how_many_messages_in_memory_end_with_it(own_kernel: OwnKernel) -> None:

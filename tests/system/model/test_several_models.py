@@ -42,7 +42,7 @@ def house(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[H
             "fine": Says([Text("from the first")]),
             "unsure": Refuses(400, "what?"),
         }
-        first.models, second.models = scripts, {"spare": Says([Text("from the second")])}
+        first.models, second.models = {**scripts}, {"spare": Says([Text("from the second")])}
         for name, key in (("right", first.key), ("wrong", "another-key")):
             write_key(keys / name, key)
         toml = f"""

@@ -16,13 +16,12 @@ from agentos.userland.cli.common import (
     cut_middle,
     fit_columns,
     format_table,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json,
     print_result,
     printable,
-    socket_option,
 )
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import duration
@@ -46,8 +45,7 @@ STATES = {
 @click.command()
 @click.option("-a", "--all", "with_ended", is_flag=True, help="Also the agents that have ended.")
 @click.option("-w", "--wide", is_flag=True, help="Cut nothing, however narrow the terminal.")
-@json_option
-@socket_option
+@kernel_options
 def ps(socket_path: str | None, as_json: bool, with_ended: bool, wide: bool) -> None:
     """Show the agents: their state, restarts and place in the tree."""
     with kernel(socket_path) as client:
@@ -170,8 +168,7 @@ def model_notes(model: Mapping[str, Any]) -> Iterator[str]:
 
 
 @click.command()
-@json_option
-@socket_option
+@kernel_options
 def tree(socket_path: str | None, as_json: bool) -> None:
     """Draw the supervision tree."""
     with kernel(socket_path) as client:
@@ -186,8 +183,7 @@ def tree(socket_path: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("name", shell_complete=completed.agents)
 @click.option("--grace", type=float, metavar="SECONDS", help="Between SIGTERM and SIGKILL; default: the agent's own.")
-@json_option
-@socket_option
+@kernel_options
 def kill(name: str, grace: float | None, socket_path: str | None, as_json: bool) -> None:
     """Stop the agent NAME (or with that id) for good.
 
@@ -204,8 +200,7 @@ def kill(name: str, grace: float | None, socket_path: str | None, as_json: bool)
 
 @click.command()
 @click.argument("name", shell_complete=completed.agents)
-@json_option
-@socket_option
+@kernel_options
 def pause(name: str, socket_path: str | None, as_json: bool) -> None:
     """Stop the agent NAME where it is, until `agentos resume`."""
     with kernel(socket_path) as client:
@@ -215,8 +210,7 @@ def pause(name: str, socket_path: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", shell_complete=completed.agents)
-@json_option
-@socket_option
+@kernel_options
 def resume(name: str, socket_path: str | None, as_json: bool) -> None:
     """Let the paused agent NAME go on."""
     with kernel(socket_path) as client:

@@ -16,11 +16,10 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json_line,
-    socket_option,
     table_width,
 )
 from agentos.userland.cli.kernel.run import find_state_dir
@@ -59,8 +58,7 @@ CHANGED = "STATE_CHANGED"
 @click.option("--grep", metavar="RE", help="Only events in whose line this regular expression is found.")
 @click.option("--stored", is_flag=True, help="All that is on disk, also older events; no kernel has to run.")
 @click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="For --stored: as `agentos run`.")
-@json_option
-@socket_option
+@kernel_options
 def events(
     follow: bool,
     agents: tuple[str, ...],

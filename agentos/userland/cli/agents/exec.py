@@ -6,11 +6,11 @@ from typing import Any
 import click
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import Failed, agent_fields, json_option, kernel, print_json, read_stdin, socket_option
+from agentos.userland.cli.common import Failed, agent_fields, kernel, kernel_options, print_json, read_stdin
 from agentos.userland.cli.output_text import OutputPrinter
 from agentos.userland.cli.terminal import SHELL, run_in_terminal
 from agentos_sdk import AgentOSClient
-from agentos_sdk.errors import NotFound, from_reply
+from agentos_sdk.errors import NotFound, checked
 
 from .spawn import SpawnCommand
 
@@ -35,8 +35,7 @@ class ProgramNotFound(Failed):
 @click.option("--host", is_flag=True, help="Run it on the host, as the kernel's user, and not in an agent's jail.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Then it is killed; default: 30, with -t none.")
 @click.option("--cwd", metavar="DIR", help="Its working directory, a path of the jail's; default: the agent's.")
-@json_option
-@socket_option
+@kernel_options
 @click.pass_context
 def exec(  # noqa: A001 - the command's name
     ctx: click.Context,
@@ -106,10 +105,7 @@ def run_collected(
     client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
 ) -> dict[str, Any]:
     """The reply with all output that was kept."""
-    reply = client.exec(command, cwd, timeout, **more)
-    if not reply["success"]:
-        raise from_reply(reply)
-    return reply
+    return checked(client.exec(command, cwd, timeout, **more))
 
 
 def run_streaming(

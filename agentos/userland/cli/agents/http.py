@@ -12,12 +12,11 @@ from agentos.userland.cli.common import (
     Failed,
     agent_fields,
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     print_json,
     printable,
     read_stdin,
-    socket_option,
 )
 from agentos_sdk import AgentOSClient
 
@@ -36,8 +35,7 @@ MAX_DATA = 4 << 20  # bytes of a body from stdin
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="How long all of it may take. Default: 30.")
 @click.option("--max-redirects", type=int, metavar="N", help="How many redirects to follow at most. Default: 5.")
-@json_option
-@socket_option
+@kernel_options
 def http(
     method: str,
     url: str,

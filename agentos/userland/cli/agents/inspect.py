@@ -12,12 +12,11 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.common import (
     agent_fields,
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json,
     printable,
-    socket_option,
     text_width,
 )
 from agentos.userland.cli.times import format_time
@@ -34,8 +33,7 @@ BYTE_LIMITS = ("memory", "file_size", "disk", "tmp")
 @click.argument("name", shell_complete=completed.agents)
 @click.option("--isolation", is_flag=True, help="Also its walls and limits, layer by layer.")
 @click.option("-v", "--verbose", is_flag=True, help="The same, with the evidence that each stands.")
-@json_option
-@socket_option
+@kernel_options
 def inspect(name: str, isolation: bool, verbose: bool, socket_path: str | None, as_json: bool) -> None:
     """Show all that is known of the agent NAME (or with that id)."""
     with kernel(socket_path) as client:

@@ -13,12 +13,11 @@ from agentos.userland.cli.common import (
     Failed,
     agent_fields,
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json_line,
     printable,
-    socket_option,
 )
 from agentos.userland.cli.output_text import colour_of, printable_output, shows_colours
 from agentos.userland.cli.times import FORMS, read_time
@@ -39,8 +38,7 @@ STREAM_COLOURS = {"stderr": "red", "kernel": "bright_black"}
 @click.option("--last-run", is_flag=True, help="The last run of the kernel, also if none runs now.")
 @click.option("--raw", is_flag=True, help="Let all control sequences through, not only colours.")
 @click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="For --last-run: as `agentos run`.")
-@json_option
-@socket_option
+@kernel_options
 def logs(
     names: tuple[str, ...],
     follow: bool,

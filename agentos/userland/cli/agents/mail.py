@@ -6,15 +6,7 @@ import time
 import click
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import (
-    check_reply,
-    json_option,
-    kernel,
-    plural,
-    print_json,
-    printable,
-    socket_option,
-)
+from agentos.userland.cli.common import check_reply, kernel, kernel_options, plural, print_json, printable
 
 SHOWN = 200  # characters of a message
 
@@ -26,8 +18,7 @@ SHOWN = 200  # characters of a message
 @click.option("--after", type=int, metavar="ID", help="Those after this one.")
 @click.option("--requeue", type=int, multiple=True, metavar="ID", help="Let this dead letter wait again.")
 @click.option("--drop", type=int, multiple=True, metavar="ID", help="Remove this message; with --dead a dead letter.")
-@json_option
-@socket_option
+@kernel_options
 def mail(
     name: str,
     dead: bool,

@@ -9,8 +9,8 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     print_json,
     print_result,
     socket_option,
@@ -21,8 +21,7 @@ from agentos_sdk.opcodes import Op
 @click.command()
 @click.argument("name", shell_complete=completed.agents)
 @click.argument("message")
-@json_option
-@socket_option
+@kernel_options
 def send(name: str, message: str, socket_path: str | None, as_json: bool) -> None:
     """Put MESSAGE into the mailbox of NAME (or of that id).
 

@@ -11,13 +11,12 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     parse_permission_set,
     print_result,
     printable,
     project_directory,
-    socket_option,
 )
 from agentos.userland.cli.output_text import printable_output, shows_colours
 from agentos_sdk import AgentOSClient
@@ -104,8 +103,8 @@ class SpawnCommand(click.Command):
 @click.option("--image", metavar="NAME", help="The image whose files it has in place of this host's system.")
 @click.option("--user", type=click.Choice(["root"]), help="Its programs are root of the image, and not of this host.")
 @click.option("--terminals", is_flag=True, help="Its programs may open pseudo-terminals, as tmux does.")
-@json_option
-@socket_option
+@click.option("--mailbox", type=click.Choice(["kept", "memory"]), help="kept: its unread messages outlive it.")
+@kernel_options
 @click.pass_context
 def spawn(
     ctx: click.Context,

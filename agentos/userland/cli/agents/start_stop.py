@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import check_reply, json_option, kernel, print_json, socket_option
+from agentos.userland.cli.common import check_reply, kernel, kernel_options, print_lines
 
 names_argument = click.argument(
     "names", nargs=-1, required=True, metavar="NAME...", shell_complete=completed.agents_and_groups
@@ -15,8 +15,7 @@ names_argument = click.argument(
 @click.command()
 @names_argument
 @click.option("--now", is_flag=True, help="Also those that wait, for a time of their schedule, say.")
-@json_option
-@socket_option
+@kernel_options
 def start(names: tuple[str, ...], now: bool, socket_path: str | None, as_json: bool) -> None:
     """Start declared agents and groups that have ended.
 
@@ -30,8 +29,7 @@ def start(names: tuple[str, ...], now: bool, socket_path: str | None, as_json: b
 @click.command()
 @names_argument
 @click.option("--keep", is_flag=True, help="Also over a restart of the kernel.")
-@json_option
-@socket_option
+@kernel_options
 def stop(names: tuple[str, ...], keep: bool, socket_path: str | None, as_json: bool) -> None:
     """Stop declared agents and groups until `agentos start`.
 
@@ -43,8 +41,7 @@ def stop(names: tuple[str, ...], keep: bool, socket_path: str | None, as_json: b
 
 @click.command()
 @names_argument
-@json_option
-@socket_option
+@kernel_options
 def restart(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:
     """Stop agents and groups and start them again.
 
@@ -56,8 +53,4 @@ def restart(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> N
 
 def print_states(reply: dict[str, Any], as_json: bool) -> None:
     """Print the state of each agent, or with --json the reply."""
-    if as_json:
-        print_json(reply)
-        return
-    for agent in reply["agents"]:
-        click.echo(f"{agent['name']} is {agent['state']}")
+    print_lines((f"{agent['name']} is {agent['state']}" for agent in reply["agents"]), reply, as_json)

@@ -13,14 +13,13 @@ from agentos.userland.cli.common import (
     Failed,
     check_reply,
     cut_middle,
-    json_option,
     kernel,
+    kernel_options,
     plural,
-    print_json,
     print_json_line,
+    print_lines,
     print_result,
     printable,
-    socket_option,
     table_width,
 )
 from agentos_sdk import AgentOSClient
@@ -50,8 +49,7 @@ agent_option = click.option(
 @state.command()
 @click.argument("key", shell_complete=completed.state_keys)
 @agent_option
-@json_option
-@socket_option
+@kernel_options
 def get(key: str, agent: str | None, socket_path: str | None, as_json: bool) -> None:
     """Print the value of KEY, as JSON.
 
@@ -61,10 +59,7 @@ def get(key: str, agent: str | None, socket_path: str | None, as_json: bool) -> 
         reply = check_reply(client.fetch(key, scope_of(agent), agent))
     if not reply["exists"]:
         raise missing_key(key)
-    if as_json:
-        print_json(reply)
-    else:
-        click.echo(printable(json.dumps(reply["value"], ensure_ascii=False)))
+    print_lines([json.dumps(reply["value"], ensure_ascii=False)], reply, as_json)
 
 
 @state.command("set")
@@ -72,8 +67,7 @@ def get(key: str, agent: str | None, socket_path: str | None, as_json: bool) -> 
 @click.argument("value")
 @click.option("--ttl", metavar="TIME", help="How long the key exists, such as 90s or 1h.")
 @click.option("--if-version", type=int, metavar="N", help="Only if it has this version; 0: if there is no such key.")
-@json_option
-@socket_option
+@kernel_options
 def set_value(
     key: str, value: str, ttl: str | None, if_version: int | None, socket_path: str | None, as_json: bool
 ) -> None:
@@ -92,25 +86,19 @@ def set_value(
 @state.command()
 @click.argument("prefix", default="")
 @agent_option
-@json_option
-@socket_option
+@kernel_options
 def ls(prefix: str, agent: str | None, socket_path: str | None, as_json: bool) -> None:
     """List the keys, or those that begin with PREFIX."""
     with kernel(socket_path) as client:
         keys = list(list_keys(client, prefix, agent))
         if agent is not None and not keys:
             require_owner(client, agent)
-    if as_json:
-        print_json(keys)
-        return
-    for key in keys:
-        click.echo(printable(key))
+    print_lines(keys, keys, as_json)
 
 
 @state.command()
 @click.argument("key", shell_complete=completed.state_keys)
-@json_option
-@socket_option
+@kernel_options
 def rm(key: str, socket_path: str | None, as_json: bool) -> None:
     """Delete KEY."""
     with kernel(socket_path) as client:
@@ -122,8 +110,7 @@ def rm(key: str, socket_path: str | None, as_json: bool) -> None:
 
 @state.command()
 @click.argument("prefix", default="")
-@json_option
-@socket_option
+@kernel_options
 def watch(prefix: str, socket_path: str | None, as_json: bool) -> None:
     """Show each change of a key, or of those that begin with PREFIX.
 

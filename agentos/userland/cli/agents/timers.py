@@ -7,15 +7,7 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import (
-    fit_columns,
-    format_table,
-    json_option,
-    kernel,
-    print_json,
-    socket_option,
-    table_width,
-)
+from agentos.userland.cli.common import kernel, kernel_options, print_json, print_table
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import duration
 
@@ -26,8 +18,7 @@ NO_TIMER = 'no agent has a schedule; in the configuration file: schedule = { eve
 
 
 @click.command()
-@json_option
-@socket_option
+@kernel_options
 def timers(socket_path: str | None, as_json: bool) -> None:
     """List the agents with a schedule, by their next time."""
     with kernel(socket_path) as client:
@@ -36,13 +27,8 @@ def timers(socket_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    if not found:
-        click.echo(NO_TIMER)
-        return
     now = time.time()
-    header, *rows = fit_columns([make_row(agent, now) for agent in found], HEADER, ("NAME", "LAST END"), table_width())
-    for line in format_table(rows, header):
-        click.echo(line)
+    print_table([make_row(agent, now) for agent in found], HEADER, ("NAME", "LAST END"), NO_TIMER)
 
 
 def is_scheduled(agent: Mapping[str, Any]) -> bool:

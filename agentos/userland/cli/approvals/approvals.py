@@ -13,12 +13,11 @@ from agentos.userland.cli.common import (
     check_reply,
     fit_columns,
     format_table,
-    json_option,
     kernel,
+    kernel_options,
     print_json,
     print_result,
     printable,
-    socket_option,
     table_width,
     text_width,
 )
@@ -40,8 +39,7 @@ Remember = Literal["once", "agent", "always"]
 @click.command()
 @click.argument("number", metavar="[ID]", type=int, required=False)
 @click.option("--watch", "-w", is_flag=True, help="Show each request as it comes, and answer it with a key.")
-@json_option
-@socket_option
+@kernel_options
 def approvals(number: int | None, watch: bool, socket_path: str | None, as_json: bool) -> None:
     """List the calls that wait for a person, or show all of one.
 
@@ -89,8 +87,7 @@ def approvals(number: int | None, watch: bool, socket_path: str | None, as_json:
 @click.option(
     "--digest", metavar="DIGEST", help="Allow it only if its digest begins so; a long text is only allowed by it."
 )
-@json_option
-@socket_option
+@kernel_options
 def approve(
     number: int,
     remember: Remember,
@@ -128,8 +125,7 @@ def approve(
 @click.command()
 @click.argument("number", metavar="ID", type=int, shell_complete=completed.approvals)
 @click.option("--reason", metavar="TEXT", help="Why; the agent is told.")
-@json_option
-@socket_option
+@kernel_options
 def deny(number: int, reason: str | None, socket_path: str | None, as_json: bool) -> None:
     """Refuse the call with this ID."""
     with kernel(socket_path) as client:

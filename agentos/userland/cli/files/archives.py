@@ -9,7 +9,7 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.agents.resources import format_bytes
-from agentos.userland.cli.common import Failed, check_reply, json_option, kernel, plural, print_result, socket_option
+from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, plural, print_result
 
 if TYPE_CHECKING:
     from agentos_sdk.calls.operator.archives import Part
@@ -21,8 +21,7 @@ PARTS = ("agent", "state", "mailbox", "workspace")
 @click.argument("name", shell_complete=completed.agents)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--include", type=click.Choice(PARTS), multiple=True, help="Only this part; may be repeated.")
-@json_option
-@socket_option
+@kernel_options
 def export(name: str, file: str, include: "tuple[Part, ...]", socket_path: str | None, as_json: bool) -> None:
     """Write an agent to a file: declaration, state, mailbox, files.
 
@@ -53,8 +52,7 @@ def export(name: str, file: str, include: "tuple[Part, ...]", socket_path: str |
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--as", "as_", metavar="NAME", help="Call the agent so, and not as it was called.")
-@json_option
-@socket_option
+@kernel_options
 def import_(file: str, as_: str | None, socket_path: str | None, as_json: bool) -> None:
     """Start the agent of a file that `agentos export` has written.
 

@@ -6,7 +6,7 @@ import sys
 import click
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import json_option, kernel, print_json, printable, socket_option
+from agentos.userland.cli.common import kernel, kernel_options, print_json, printable
 
 from .copied import Copied
 from .copy_in import copy_in
@@ -18,8 +18,7 @@ MAX_TOLD = 20  # entries that weren't copied, by name
 @click.command()
 @click.argument("source", metavar="SRC", shell_complete=completed.agent_colon)
 @click.argument("target", metavar="DST", shell_complete=completed.agent_colon)
-@json_option
-@socket_option
+@kernel_options
 def cp(source: str, target: str, socket_path: str | None, as_json: bool) -> None:
     """Copy files out of an agent's jail, or into it.
 

@@ -13,15 +13,13 @@ from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    fit_columns,
-    format_table,
     json_option,
     kernel,
+    kernel_options,
     print_json,
     print_result,
+    print_table,
     printable,
-    socket_option,
-    table_width,
 )
 from agentos.userland.cli.files.image_build import build, describe_made, pull
 from agentos.userland.cli.kernel.run import find_state_dir
@@ -83,8 +81,7 @@ def import_(source: str, name: str, state_dir: Path | None, max_size: int, as_js
 
 
 @image.command()
-@json_option
-@socket_option
+@kernel_options
 def ls(socket_path: str | None, as_json: bool) -> None:
     """List the images."""
     with kernel(socket_path) as client:
@@ -96,18 +93,12 @@ def ls(socket_path: str | None, as_json: bool) -> None:
         [i["name"], i["digest"][:19], str(i["image_layers"]), format_bytes(i["bytes"]), format_time(i["made"])]
         for i in reply["images"]
     ]
-    if not rows:
-        click.echo("no images")
-        return
-    header, *rest = fit_columns(rows, HEADER, ("IMAGE", "DIGEST"), table_width())
-    for line in format_table(rest, header):
-        click.echo(line)
+    print_table(rows, HEADER, ("IMAGE", "DIGEST"), "no images")
 
 
 @image.command()
 @click.argument("name")
-@json_option
-@socket_option
+@kernel_options
 def inspect(name: str, socket_path: str | None, as_json: bool) -> None:
     """Show what an agent takes of an image, and what it doesn't."""
     with kernel(socket_path) as client:
@@ -140,8 +131,7 @@ def describe(one: dict[str, Any]) -> list[str]:
 
 @image.command()
 @click.argument("name")
-@json_option
-@socket_option
+@kernel_options
 def rm(name: str, socket_path: str | None, as_json: bool) -> None:
     """Remove an image that no agent uses."""
     with kernel(socket_path) as client:

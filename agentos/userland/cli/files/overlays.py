@@ -9,16 +9,7 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.approvals.approvals import is_terminal
-from agentos.userland.cli.common import (
-    Failed,
-    check_reply,
-    json_option,
-    kernel,
-    plural,
-    print_json,
-    printable,
-    socket_option,
-)
+from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, plural, print_json, printable
 
 SIGNS = {"created": "A", "changed": "M", "deleted": "D", "type": "T"}
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -33,8 +24,7 @@ Side = Literal["ours", "theirs"]
 @click.argument("name", shell_complete=completed.agents)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--stat", is_flag=True, help="List the changes without the texts.")
-@json_option
-@socket_option
+@kernel_options
 def diff(name: str, paths: Sequence[str], stat: bool, socket_path: str | None, as_json: bool) -> None:
     """Show what an agent has changed in its overlay.
 
@@ -61,8 +51,7 @@ def diff(name: str, paths: Sequence[str], stat: bool, socket_path: str | None, a
 @click.option("--theirs", multiple=True, metavar="PATH", help="Of a conflict keep the host's version.")
 @click.option("--digest", metavar="DIGEST", help="Apply what `agentos diff` has shown with this digest.")
 @click.option("--yes", is_flag=True, help="Apply what is there now, without asking.")
-@json_option
-@socket_option
+@kernel_options
 def apply(
     name: str,
     paths: Sequence[str],
@@ -93,8 +82,7 @@ def apply(
 @click.command()
 @click.argument("name", shell_complete=completed.agents)
 @click.option("--apply", "apply_id", metavar="ID", help="Undo this apply and not the last one.")
-@json_option
-@socket_option
+@kernel_options
 def undo(name: str, apply_id: str | None, socket_path: str | None, as_json: bool) -> None:
     """Take back the last apply of an agent's changes.
 

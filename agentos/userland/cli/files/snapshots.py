@@ -1,4 +1,4 @@
-"""``agentos snapshot``, ``snapshots``, ``rollback`` and ``fork``: moments of an agent's overlay."""
+"""``agentos snapshot``, ``snapshots`` and ``rollback``: moments of an agent's overlay."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,12 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import (
     check_reply,
-    fit_columns,
-    format_table,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json,
     print_result,
-    socket_option,
-    table_width,
+    print_table,
 )
 from agentos.userland.cli.times import format_time
 
@@ -26,8 +23,7 @@ HEADER = ["SNAPSHOT", "ID", "TAKEN", "SIZE", "AFTER"]
 @click.command()
 @click.argument("name", shell_complete=completed.agents)
 @click.argument("label", required=False)
-@json_option
-@socket_option
+@kernel_options
 def snapshot(name: str, label: str | None, socket_path: str | None, as_json: bool) -> None:
     """Keep what an agent has changed up to now.
 
@@ -43,8 +39,7 @@ def snapshot(name: str, label: str | None, socket_path: str | None, as_json: boo
 @click.command()
 @click.argument("name", required=False, shell_complete=completed.agents)
 @click.option("--remove", metavar="ID", help="Remove this one first; with NAME also a label.")
-@json_option
-@socket_option
+@kernel_options
 def snapshots(name: str | None, remove: str | None, socket_path: str | None, as_json: bool) -> None:
     """List the snapshots of an agent, or all."""
     with kernel(socket_path) as client:
@@ -65,18 +60,12 @@ def snapshots(name: str | None, remove: str | None, socket_path: str | None, as_
         ]
         for one in reply["snapshots"]
     ]
-    if not rows:
-        click.echo("no snapshots")
-        return
-    header, *rest = fit_columns(rows, HEADER, ("SNAPSHOT", "AFTER"), table_width())
-    for line in format_table(rest, header):
-        click.echo(line)
+    print_table(rows, HEADER, ("SNAPSHOT", "AFTER"), "no snapshots")
 
 
 @click.command()
 @click.argument("moments", nargs=-1, required=True, metavar="NAME@LABEL...", shell_complete=completed.agents)
-@json_option
-@socket_option
+@kernel_options
 def rollback(moments: Sequence[str], socket_path: str | None, as_json: bool) -> None:
     """Have agents go back to a snapshot.
 
@@ -93,52 +82,3 @@ def rollback(moments: Sequence[str], socket_path: str | None, as_json: bool) -> 
             where = "the directory as it is" if label == "start" else moment
             restarted = ", and was restarted" if reply["restarted"] else ""
             print_result(f"{name} works on {where}{restarted}", reply, as_json)
-
-
-@click.command()
-@click.argument("moment", metavar="MOMENT", shell_complete=completed.agents)
-@click.option(
-    "--only", is_flag=True, help="MOMENT is REC@N: ask the N-th question of a recording anew, without an agent."
-)
-@click.option("--model", "models", multiple=True, help="With --only: ask this model; may be repeated.")
-@click.option(
-    "--times", type=click.IntRange(1, 100), default=1, help="With --only: how often, each model; 1 without it."
-)
-@click.option("-n", "--count", type=click.IntRange(1, 32), help="How many: 1 without it, or one for each --name.")
-@click.option("--name", "names", multiple=True, help="Call them so, and not NAME-1, NAME-2 ...; may be repeated.")
-@json_option
-@socket_option
-def fork(
-    moment: str,
-    only: bool,
-    models: tuple[str, ...],
-    times: int,
-    count: int | None,
-    names: tuple[str, ...],
-    socket_path: str | None,
-    as_json: bool,
-) -> None:
-    """Start agents from a snapshot, or ask a recorded question anew.
-
-    MOMENT is NAME@LABEL, or NAME: from now. Each agent works in an overlay of its own, with the private keys of that
-    moment, and has budgets of its own; the agent itself goes on.
-
-    With --only MOMENT is REC@N, the N-th question of a recording: the answers are shown side by side with the recorded
-    one.
-    """
-    if only:
-        if count is not None or names:
-            raise click.UsageError("--only starts no agents: leave out --count and --name")
-        from agentos.userland.cli.recordings.ask import ask_again
-
-        ask_again(moment, models, times, socket_path, as_json)
-        return
-    if models or times > 1:
-        raise click.UsageError("--model and --times are of --only")
-    name, at, label = moment.partition("@")
-    if not name or (at and not label):
-        raise click.BadParameter(f"expected NAME or NAME@LABEL, got {moment!r}", param_hint="MOMENT")
-    with kernel(socket_path) as client:
-        reply = check_reply(client.fork(name, label or None, count=count or len(names) or 1, names=list(names) or None))
-    started = ", ".join(f"{one['name']} (id {one['id']})" for one in reply["agents"])
-    print_result(f"{started}: from {moment}", reply, as_json)

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentos.userland.cli.common import (
-    Failed,
-    fit_columns,
-    format_table,
-    json_option,
-    print_json,
-    printable,
-    table_width,
-)
+from agentos.userland.cli.common import Failed, json_option, print_json, print_table
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import EXPECTED_DURATION, seconds
 
@@ -110,9 +102,6 @@ def show_links(place: Path, revoke: str | None, as_json: bool) -> None:
 
 
 def print_links(links: Sequence[Mapping[str, Any]]) -> None:
-    if not links:
-        click.echo("no link is good, and no browser is logged in")
-        return
     header = ["ID", "RIGHTS", "ENDS", "LAST USED", "BROWSER"]
     rows = [
         [
@@ -120,13 +109,11 @@ def print_links(links: Sequence[Mapping[str, Any]]) -> None:
             one["role"],
             "12h without use" if one["until"] is None else format_time(one["until"]),
             "not yet" if one["used"] is None else format_time(one["used"]),
-            printable(one["browser"] or ""),
+            one["browser"] or "",
         ]
         for one in links
     ]
-    fitted = fit_columns(rows, header, {"BROWSER"}, table_width())
-    for number, line in enumerate(format_table(fitted[1:], fitted[0])):
-        click.echo(click.style(line, bold=not number))
+    print_table(rows, header, {"BROWSER"}, "no link is good, and no browser is logged in")
 
 
 def not_served(place: Path) -> Failed:

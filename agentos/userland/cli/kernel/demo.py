@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import agentos
-from agentos.userland.cli.common import Failed, format_table
+from agentos.userland.cli.common import Failed, print_table
 from agentos_sdk.clients.suggestions import suggest_name
 
 PACKAGE = Path(agentos.__file__).parent
@@ -28,9 +28,7 @@ def demo(name: str | None, arguments: tuple[str, ...]) -> None:
     place = find_demos()
     known = demos(place)
     if name is None:
-        rows = [[title, text] for title, text in known.items()]
-        for line in format_table(rows, ["NAME", "WHAT IT SHOWS"]):
-            click.echo(line)
+        print_table([[title, text] for title, text in known.items()], ["NAME", "WHAT IT SHOWS"])
         return
     if name not in known:
         raise Failed(f"`agentos demo` lists the demos: there is no {name!r}{suggest_name(name, known)}")

@@ -14,12 +14,11 @@ from agentos.userland.cli.agents.agents import describe_unavailable
 from agentos.userland.cli.agents.inspect import wrap_beside
 from agentos.userland.cli.common import (
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     print_json,
     print_result,
     printable,
-    socket_option,
     text_width,
 )
 from agentos.userland.cli.common import socket_path as find_socket
@@ -35,8 +34,7 @@ QUOTED_TAIL = 20  # lines of output, in which the last one of stderr is looked f
 
 @click.command()
 @click.option("--grace", type=float, metavar="SECONDS", help="Between SIGTERM and SIGKILL, for each agent, at most.")
-@json_option
-@socket_option
+@kernel_options
 def shutdown(grace: float | None, socket_path: str | None, as_json: bool) -> None:
     """Stop all agents in order, and then the kernel.
 
@@ -51,8 +49,7 @@ def shutdown(grace: float | None, socket_path: str | None, as_json: bool) -> Non
 
 
 @click.command()
-@json_option
-@socket_option
+@kernel_options
 def status(socket_path: str | None, as_json: bool) -> None:
     """Show how the kernel is, and what needs attention.
 

@@ -5,23 +5,14 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import (
-    check_reply,
-    format_table,
-    json_option,
-    kernel,
-    print_json,
-    printable,
-    socket_option,
-)
+from agentos.userland.cli.common import check_reply, format_table, kernel, kernel_options, print_lines
 
 HEADER = ["CHANGE", "AGENT OR GROUP", "FIELDS"]
 
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Only print what would change.")
-@json_option
-@socket_option
+@kernel_options
 def reload(dry_run: bool, socket_path: str | None, as_json: bool) -> None:
     """Read the configuration file again and change what differs.
 
@@ -29,11 +20,7 @@ def reload(dry_run: bool, socket_path: str | None, as_json: bool) -> None:
     """
     with kernel(socket_path) as client:
         reply = check_reply(client.reload(dry_run))
-    if as_json:
-        print_json(reply)
-        return
-    for line in describe_reload(reply, dry_run):
-        click.echo(printable(line))
+    print_lines(describe_reload(reply, dry_run), reply, as_json)
 
 
 def describe_reload(reply: Mapping[str, Any], dry_run: bool) -> Iterator[str]:

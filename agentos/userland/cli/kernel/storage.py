@@ -11,7 +11,7 @@ import click
 
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.audit.audit import owner_name
-from agentos.userland.cli.common import Failed, format_table, json_option, print_json, printable
+from agentos.userland.cli.common import Failed, json_option, print_json, print_table, printable
 from agentos.userland.cli.kernel.run import find_state_dir
 from agentos.userland.task.records import saved_directory
 
@@ -37,8 +37,7 @@ def storage(by: str, state_dir: Path | None, as_json: bool) -> None:
         print_json({"state_dir": str(place), "bytes": total, "free": free, "storage": rows, "tasks": tasks})
         return
     cells = [[*(row[key] for key in keys), format_bytes(row["bytes"]), str(row["entries"])] for row in rows]
-    for number, line in enumerate(format_table(cells, [*(key.upper() for key in keys), "SIZE", "ENTRIES"])):
-        click.echo(click.style(printable(line), bold=not number))
+    print_table(cells, [*(key.upper() for key in keys), "SIZE", "ENTRIES"])
     click.echo(printable(f"{format_bytes(total)} in {place}, {format_bytes(free)} free on its file system"))
     if tasks is not None:
         where = printable(tasks["directory"])

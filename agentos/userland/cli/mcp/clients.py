@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentos.userland.cli.common import (
-    Failed,
-    fit_columns,
-    format_table,
-    json_option,
-    print_json,
-    print_result,
-    printable,
-    table_width,
-)
+from agentos.userland.cli.common import Failed, json_option, print_json, print_result, print_table
 from agentos.userland.cli.times import format_time
 
 from .rights import entry_errors, find_place, level_option, permissions_option, read_rights, state_dir_option
@@ -38,22 +29,12 @@ def clients(state_dir: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([client_object(entry, used) for entry, used in found])
         return
-    if not found:
-        click.echo("no MCP client: make one with `agentos mcp install claude-desktop`, or `agentos mcp token NAME`")
-        return
     rows = [
-        [
-            entry.name,
-            entry.transport,
-            printable(entry.rights),
-            elicitation_of(entry),
-            format_time(used) if used else "never",
-        ]
-        for entry, used in found
+        [one.name, one.transport, one.rights, elicitation_of(one), format_time(used) if used else "never"]
+        for one, used in found
     ]
-    head, *cells = fit_columns(rows, HEADER, ("NAME", "LEVEL"), table_width())
-    for line in format_table(cells, head):
-        click.echo(line)
+    empty = "no MCP client: make one with `agentos mcp install claude-desktop`, or `agentos mcp token NAME`"
+    print_table(rows, HEADER, ("NAME", "LEVEL"), empty)
 
 
 @click.command()

@@ -17,23 +17,22 @@ from agentos.userland.cli.approvals.approvals import line_rows, print_styled
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    fit_columns,
-    format_table,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json,
+    print_lines,
     print_result,
+    print_table,
     printable,
-    socket_option,
+    read_text_file,
     socket_path,
-    table_width,
     text_width,
 )
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.project import list_kernels
 
-from .table import add_table, list_servers, read_text, remove_table, replace_text
+from .table import add_table, list_servers, remove_table, replace_text
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 HEADER: Final = ["NAME", "SERVER", "SHARE", "NETWORK", "TOOLS", "WITHHELD"]
@@ -71,8 +70,7 @@ ASK_SECONDS: Final = 30.0  # that the kernel has to queue the question about lis
 )
 @click.option("--share", type=click.Choice(["agent", "all"]), help="An instance for each agent (default), or one.")
 @click.option("--yes", is_flag=True, help="Allow its tools as they are now without asking.")
-@json_option
-@socket_option
+@kernel_options
 def add(
     name: str,
     command: Sequence[str],
@@ -106,7 +104,7 @@ def add(
     fields |= {"limits": parse_limits(limits), "share": share, "permissions": permissions}
     with kernel(socket_path) as client:
         file, state = find_places(client, socket_path)
-        text = read_text(file)
+        text = read_text_file(file)
         if name in list_servers(file, text):
             raise Failed(f"{file}: there is an MCP server {name} already: `agentos mcp remove {name}` removes it")
         place = state / "mcp" / "packages" / name
@@ -295,8 +293,7 @@ def decide(client: AgentOSClient, name: str, request: Mapping[str, Any], yes: bo
 
 
 @click.command()
-@json_option
-@socket_option
+@kernel_options
 def servers(socket_path: str | None, as_json: bool) -> None:
     """List the configured MCP servers.
 
@@ -304,18 +301,14 @@ def servers(socket_path: str | None, as_json: bool) -> None:
     """
     with kernel(socket_path) as client:
         file, _ = find_places(client, socket_path)
-        tables = list_servers(file, read_text(file))
+        tables = list_servers(file, read_text_file(file))
         reply = check_reply(client.tools())
     rows = [describe_server(name, table, reply) for name, table in tables.items()]
     if as_json:
         print_json([dict(zip(map(str.lower, HEADER), row, strict=True)) for row in rows])
         return
-    if not rows:
-        click.echo("no MCP server is configured: `agentos mcp add` adds one")
-        return
-    fitted, *cells = fit_columns(rows, HEADER, ("NAME", "SERVER"), table_width())
-    for line in (*format_table(cells, fitted), *describe_failures(reply)):
-        click.echo(line)
+    print_table(rows, HEADER, ("NAME", "SERVER"), "no MCP server is configured: `agentos mcp add` adds one")
+    print_lines(describe_failures(reply))
 
 
 def describe_server(name: str, table: Mapping[str, Any], reply: Mapping[str, Any]) -> list[str]:
@@ -329,13 +322,12 @@ def describe_server(name: str, table: Mapping[str, Any], reply: Mapping[str, Any
 def describe_failures(reply: Mapping[str, Any]) -> Iterator[str]:
     for one in reply["missing"]:
         if one["tool"] is None:
-            yield f"{one['server']}: {printable(one['error'])}"
+            yield f"{one['server']}: {one['error']}"
 
 
 @click.command()
 @click.argument("name")
-@json_option
-@socket_option
+@kernel_options
 def unpin(name: str, socket_path: str | None, as_json: bool) -> None:
     """Revoke what was decided about the tools of NAME.
 
@@ -353,8 +345,7 @@ def unpin(name: str, socket_path: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@json_option
-@socket_option
+@kernel_options
 def remove(name: str, socket_path: str | None, as_json: bool) -> None:
     """Remove an MCP server.
 
@@ -362,7 +353,7 @@ def remove(name: str, socket_path: str | None, as_json: bool) -> None:
     """
     with kernel(socket_path) as client:
         file, state = find_places(client, socket_path)
-        text = read_text(file)
+        text = read_text_file(file)
         if name not in list_servers(file, text):
             raise Failed(f"{file}: there is no MCP server {name}", {"code": "not_found"})
         without = remove_table(text, name)

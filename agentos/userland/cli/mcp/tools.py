@@ -8,12 +8,11 @@ import click
 from agentos.userland.cli.common import (
     agent_fields,
     check_reply,
-    format_table,
-    json_option,
     kernel,
+    kernel_options,
     print_json,
+    print_table,
     printable,
-    socket_option,
 )
 from agentos_sdk import AgentOSClient
 
@@ -23,8 +22,7 @@ WORDS = {"allow": "allowed", "ask": "asks a person", "deny": "denied"}
 @click.command()
 @click.argument("server", required=False)
 @click.option("--as", "agent", metavar="AGENT", help="Say of each tool what the rules of AGENT decide.")
-@json_option
-@socket_option
+@kernel_options
 def tools(server: str | None, agent: str | None, as_json: bool, socket_path: str | None) -> None:
     """List the tools of MCP servers, or of one SERVER.
 
@@ -41,8 +39,8 @@ def tools(server: str | None, agent: str | None, as_json: bool, socket_path: str
         [tool["name"], *([WORDS[decisions[tool["name"]]]] if decisions is not None else []), first_line(tool)]
         for tool in reply["tools"]
     ]
-    for number, line in enumerate(format_table(rows, header) if rows else ()):
-        click.echo(click.style(printable(line), bold=not number))
+    if rows:
+        print_table(rows, header)
     for one in reply["missing"]:
         click.echo(printable(f"{one['tool'] or one['server']}: {one['error']}"), err=True)
     if not rows and not reply["missing"]:

@@ -7,16 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from agentos.userland.cli.common import (
-    Failed,
-    check_reply,
-    json_option,
-    kernel,
-    print_json,
-    printable,
-    read_stdin,
-    socket_option,
-)
+from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, print_json, printable, read_stdin
 from agentos_sdk.clients.question import detect_mime_type
 from agentos_sdk.values import LLMClass
 
@@ -39,8 +30,7 @@ CUT_OFF_REASONS = {"length": "it reached its limit of tokens", "content_filter":
 @click.option("--thinking", "thinking_level", type=click.Choice(["low", "medium", "high"]), help="How hard to think.")
 @click.option("--class", "class_", type=click.Choice(get_args(LLMClass)), help="batch lets others go first.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="How long the whole answer may take, waiting included.")
-@json_option
-@socket_option
+@kernel_options
 def think(
     prompt: str | None,
     continued: bool,

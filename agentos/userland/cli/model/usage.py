@@ -11,13 +11,12 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.agents.resources import UNKNOWN, format_bytes, format_cpu
 from agentos.userland.cli.common import (
     check_reply,
-    format_table,
-    json_option,
     kernel,
+    kernel_options,
     print_json,
     print_result,
+    print_table,
     printable,
-    socket_option,
 )
 from agentos.userland.cli.times import FORMS, read_time
 from agentos_sdk.opcodes import Op
@@ -41,8 +40,7 @@ def read_keys(ctx: click.Context, parameter: click.Parameter, text: str) -> list
 @click.option("--by", "keys", metavar="KEYS", default="day,agent", show_default=True, callback=read_keys,
               help="A row for each agent, model or day, or several of them: agent,model,day.")  # fmt: skip
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
-@json_option
-@socket_option
+@kernel_options
 def usage(
     name: str | None, since: str | None, keys: list[str], as_csv: bool, socket_path: str | None, as_json: bool
 ) -> None:
@@ -67,7 +65,7 @@ def usage(
     elif not rows:
         click.echo(f"nothing was used{'' if name is None else f' by {printable(name)}'} in these days")
     else:
-        print_table(rows, keys, reply["currency"])
+        print_rows(rows, keys, reply["currency"])
 
 
 def amounts_of(keys: Sequence[str]) -> Sequence[str]:
@@ -100,14 +98,13 @@ def add(amount: str, one: Any, other: Any) -> Any:
     return max(one, other) if amount == "peak_memory_bytes" else one + other
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], currency: str) -> None:
+def print_rows(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], currency: str) -> None:
     heads = {"agent": "NAME", "model": "MODEL", "day": "DAY"}
     header = [*(heads[key] for key in keys), "TOKENS", "CACHED", "CALLS", f"COST {currency}"]
     if "model" not in keys:
         header += ["CPU", "PEAK"]
     cells = [[*(row[KEYS[key]] for key in keys), *usage_cells(row)] for row in rows]
-    for number, line in enumerate(format_table(cells, header)):
-        click.echo(click.style(printable(line), bold=not number))
+    print_table(cells, header)
 
 
 def usage_cells(row: Mapping[str, Any]) -> list[str]:
@@ -129,8 +126,7 @@ def budget() -> None:
 
 @budget.command()
 @click.argument("name", shell_complete=completed.agents)
-@json_option
-@socket_option
+@kernel_options
 def reset(name: str, socket_path: str | None, as_json: bool) -> None:
     """Let NAME begin its budgets anew in their present windows.
 

@@ -5,14 +5,13 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import check_reply, json_option, kernel, plural, print_result, socket_option
+from agentos.userland.cli.common import check_reply, kernel, kernel_options, plural, print_result
 from agentos.userland.cli.times import format_time
 
 
 @click.command()
 @click.argument("numbers", metavar="ID...", type=int, nargs=-1, required=True)
-@json_option
-@socket_option
+@kernel_options
 def forget(numbers: Sequence[int], socket_path: str | None, as_json: bool) -> None:
     """Revoke remembered answers: the calls are asked about again.
 

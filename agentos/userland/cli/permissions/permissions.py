@@ -18,12 +18,12 @@ from agentos.userland.cli.common import (
     default_config,
     json_option,
     kernel,
+    kernel_options,
     parse_object,
     parse_permission_set,
     print_json,
+    print_lines,
     print_result,
-    printable,
-    socket_option,
     text_width,
 )
 from agentos.userland.cli.main import CONFIG
@@ -150,8 +150,7 @@ def project_sets() -> Mapping[str, Any]:
 
 @permissions.command()
 @click.argument("agent", shell_complete=completed.agents)
-@json_option
-@socket_option
+@kernel_options
 def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     """Show what an agent may do.
 
@@ -162,13 +161,7 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    given = found["permissions"]
-    bounds = [bound for bound in given["bounded_by"] if is_restrictive(bound)]
-    print_lines(named_set_lines(given))
-    for bound in bounds:
-        click.echo(printable(f"and within {bound['name']}:"))
-        print_lines(named_set_lines(bound))
-    print_lines(answer_lines(found.get("answers", ())))
+    print_lines(held_lines(found))
 
 
 def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -189,8 +182,7 @@ permissions.add_command(suggest)
 @permissions.command("set")
 @click.argument("agent", shell_complete=completed.agents)
 @click.argument("given", metavar="LEVEL|SET|JSON|FILE.json|-")
-@json_option
-@socket_option
+@kernel_options
 def change(agent: str, given: str, socket_path: str | None, as_json: bool) -> None:
     """Let an agent do something else.
 
@@ -207,8 +199,7 @@ def change(agent: str, given: str, socket_path: str | None, as_json: bool) -> No
 @click.argument("agent", shell_complete=completed.agents)
 @click.argument("call")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@json_option
-@socket_option
+@kernel_options
 def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:
     """Say what would be decided, and by which rule.
 
@@ -221,11 +212,7 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
     caller: str | int = int(agent) if agent.isdecimal() else agent
     with kernel(socket_path) as client:
         found = check_reply(client.explain(caller, call, request(call.upper(), args)))
-    if as_json:
-        print_json(found)
-        return
-    for name in ("decision", "rule", "reason"):
-        click.echo(printable(f"{name:<8}  {found[name]}"))
+    print_lines((f"{name:<8}  {found[name]}" for name in ("decision", "rule", "reason")), found, as_json)
 
 
 def request(call: str, args: Sequence[str]) -> dict[str, Any]:
@@ -265,9 +252,15 @@ def http_request(text: str) -> dict[str, Any]:
 # -- For people --------------------------------------------------------------------------------------------------------
 
 
-def print_lines(lines: Iterator[str]) -> None:
-    for line in lines:
-        click.echo(printable(line))
+def held_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of GET_PERMS's reply: a caller's own set, those that limit it, and the answers that are remembered."""
+    given = found["permissions"]
+    yield from named_set_lines(given)
+    for bound in given["bounded_by"]:
+        if is_restrictive(bound):
+            yield f"and within {bound['name']}:"
+            yield from named_set_lines(bound)
+    yield from answer_lines(found.get("answers", ()))
 
 
 def named_set_lines(given: Mapping[str, Any]) -> Iterator[str]:

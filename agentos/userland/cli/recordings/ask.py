@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from agentos.recordings.reader import RecordedCall
-from agentos.userland.cli.common import Failed, fit_columns, format_table, kernel, print_json, printable, table_width
+from agentos.userland.cli.common import Failed, kernel, print_json, print_table, printable
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 
@@ -38,8 +38,7 @@ def ask_again(moment: str, models: Sequence[str], times: int, socket_path: str |
         print_json({"recorded": recorded.reply, "answers": replies, "left_out": left_out})
         return
     rows += [describe(reply["asked"], reply) for reply in replies]
-    for place, line in enumerate(format_table(*_cut(rows))):
-        click.echo(click.style(printable(line), bold=not place))
+    print_table(rows, HEADER, ("MODEL", "ANSWER"))
     if left_out:
         click.echo(printable(f"left out, as THINK doesn't have it: {', '.join(left_out)}"))
 
@@ -101,8 +100,3 @@ def describe(model: str, reply: Mapping[str, Any]) -> list[str]:
         f"{(reply['latency_ms'] - reply['queued_ms']) / 1000:.1f}",
         " ".join(said),
     ]
-
-
-def _cut(rows: list[list[str]]) -> tuple[list[list[str]], list[str]]:
-    header, *rest = fit_columns(rows, HEADER, ("MODEL", "ANSWER"), table_width())
-    return rest, header

@@ -3,7 +3,7 @@
 import click
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import check_reply, json_option, kernel, plural, print_result, socket_option
+from agentos.userland.cli.common import check_reply, kernel, kernel_options, plural, print_result
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.codec import Size
 
@@ -12,8 +12,7 @@ from agentos_sdk.encoding.codec import Size
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completed.agents)
 @click.option("--max", "most", metavar="SIZE", help="End when the calls take so many bytes, as 1G.")
 @click.option("--stop", is_flag=True, help="End the recording that goes on.")
-@json_option
-@socket_option
+@kernel_options
 def record(names: tuple[str, ...], most: str | None, stop: bool, socket_path: str | None, as_json: bool) -> None:
     """Record what agents ask the kernel and are answered.
 

@@ -9,7 +9,7 @@ import click
 
 from agentos.recordings.format import SUFFIX
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import json_option, kernel, plural, print_json, printable, socket_option
+from agentos.userland.cli.common import kernel, kernel_options, plural, print_json, printable
 from agentos_sdk.testing.replays import run_replay
 
 STATUS = {"identical": 0, "drifted": 0, "diverged": 1, "exhausted": 1, "unfinished": 1, "can't": 2}
@@ -22,8 +22,7 @@ MAX_SHOWN = 20  # differences
 @click.option("--code", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
               help="Run the program in this directory, not the agent's.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Exit with 1 also if words differ where an answer was found.")
-@json_option
-@socket_option
+@kernel_options
 def replay(
     recording: str, agent: str | None, code: Path | None, strict: bool, as_json: bool, socket_path: str | None
 ) -> None:

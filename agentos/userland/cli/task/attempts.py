@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from agentos.userland.cli.common import check_reply, format_table, plural, print_json_line, printable
+from agentos.userland.cli.common import check_reply, plural, print_json_line, print_table, printable
 from agentos.userland.task.attempts import Attempts, Checked, Size, check, find_loop_jail, measure_diff
 from agentos.userland.task.programs import LOOP
 from agentos.userland.task.records import TaskNote
@@ -53,8 +53,7 @@ def attempt(client: AgentOSClient, begun: Sequence[Begun], command: str | None, 
         found = [{**row._asdict(), "size": row.size._asdict()} for row in rows]
         print_json_line({"kind": "attempts", "attempts": found})
     else:
-        for line in format_table([table_row(row) for row in rows], HEADER):
-            click.echo(line)
+        print_table([table_row(row) for row in rows], HEADER)
         for row in rows:
             if row.reason:
                 click.echo(f"{row.attempt}: {printable(row.reason)}")

@@ -77,6 +77,8 @@ def find_programs(
         if program.preset.endpoint and not status["openai_endpoint"]:
             raise Failed(f"--with {program.name}: it asks the kernel's endpoint: set [llm] openai_endpoint = true")
         if program.preset.needs_model and not model:
+            if status["model"] is None:
+                raise Failed(f"--with {program.name}: no model can be asked: `agentos check` says why")
             raise Failed(f"--with {program.name}: it has to be told a model: --model, or [llm] model")
     return [None if program is None else program._replace(model=model, calls=calls) for program in found]
 

@@ -10,11 +10,10 @@ import click
 from agentos.userland.cli.approvals.approvals import is_terminal
 from agentos.userland.cli.common import (
     Failed,
-    json_option,
     kernel,
+    kernel_options,
     print_json_line,
     printable,
-    socket_option,
     text_width,
     wrap_error,
 )
@@ -77,8 +76,7 @@ MORE_BYTES, MORE_ENTRIES = 1 << 30, 100_000  # that a task may add to a director
 @click.option("--check", metavar="COMMAND", help="Judges each attempt: a command line, run in its jail.")
 @click.option("--review", is_flag=True, help="At the end show the changes of --dir, and apply them after a y.")
 @click.option("-p", "--print", "quiet", is_flag=True, help="Print the result alone, for scripts.")
-@json_option
-@socket_option
+@kernel_options
 def task(
     words: tuple[str, ...],
     directory: str | None,

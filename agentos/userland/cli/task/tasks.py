@@ -2,17 +2,7 @@
 
 import click
 
-from agentos.userland.cli.common import (
-    Failed,
-    fit_columns,
-    format_table,
-    json_option,
-    kernel,
-    print_json,
-    printable,
-    socket_option,
-    table_width,
-)
+from agentos.userland.cli.common import Failed, kernel, kernel_options, print_json, print_table
 from agentos.userland.cli.times import format_time
 from agentos.userland.task.records import TaskNote, find_end, find_note, is_running, list_notes
 from agentos_sdk import AgentOSClient
@@ -21,8 +11,7 @@ from agentos_sdk.loop.engine.result import LoopError
 
 
 @click.command()
-@json_option
-@socket_option
+@kernel_options
 def tasks(socket_path: str | None, as_json: bool) -> None:
     """List the tasks of `agentos task`, the last one first."""
     with kernel(socket_path) as client:
@@ -30,24 +19,12 @@ def tasks(socket_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    if not found:
-        click.echo("no task yet: `agentos task TEXT` begins one")
-        return
     rows = [
-        [
-            each["name"],
-            each["status"],
-            format_time(each["at"]),
-            printable(each["text"].split("\n")[0]),
-            printable(each["directory"]),
-        ]
+        [each["name"], each["status"], format_time(each["at"]), each["text"].split("\n")[0], each["directory"]]
         for each in found
     ]
-    header, *fitted = fit_columns(
-        rows, ["TASK", "STATUS", "SINCE", "TEXT", "DIRECTORY"], ("TEXT", "DIRECTORY"), table_width()
-    )
-    for line in format_table(fitted, header):
-        click.echo(line)
+    empty = "no task yet: `agentos task TEXT` begins one"
+    print_table(rows, ["TASK", "STATUS", "SINCE", "TEXT", "DIRECTORY"], ("TEXT", "DIRECTORY"), empty)
 
 
 def find_status(client: AgentOSClient, note: TaskNote) -> str:

@@ -13,15 +13,12 @@ from agentos.userland.cli.agents.resources import UNKNOWN, format_bytes, format_
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    fit_columns,
-    format_table,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json,
+    print_table,
     printable,
-    socket_option,
-    table_width,
     text_width,
 )
 from agentos_sdk import AgentOSClient
@@ -39,8 +36,7 @@ HEADER = ["NAME", "STATE", "CPU%", "MEM", "LIMIT", "PIDS", "FDS", "SOURCE"]
 @click.command()
 @click.argument("agent", required=False, shell_complete=completed.agents)
 @click.option("--history", metavar="TIME", help="Also the last TIME, such as 5m; 15m at most.")
-@json_option
-@socket_option
+@kernel_options
 def metrics(agent: str | None, history: str | None, socket_path: str | None, as_json: bool) -> None:
     """Show what agents, the kernel and the host use.
 
@@ -69,8 +65,7 @@ def metrics(agent: str | None, history: str | None, socket_path: str | None, as_
     if agents:
         if found:
             click.echo()
-        for number, line in enumerate(format_table(*agent_table(agents))):
-            click.echo(click.style(printable(line), bold=not number))
+        print_table(agent_rows(agents), HEADER, ("NAME", "SOURCE"))
 
 
 def find_agent(client: AgentOSClient, name: str) -> int:
@@ -83,8 +78,8 @@ def find_agent(client: AgentOSClient, name: str) -> int:
     return max(ids)
 
 
-def agent_table(agents: Sequence[Mapping[str, Any]]) -> tuple[list[list[str]], list[str]]:
-    """The rows of the table of agents, the largest use of CPU time first; and its header."""
+def agent_rows(agents: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The rows of the table of agents, the largest use of CPU time first."""
     rows = []
     for agent in sorted(agents, key=lambda agent: (-(cpu_of(agent) or 0.0), agent["name"])):
         group, process = agent["cgroup"] or {}, agent["process"] or {"memory": {}}
@@ -103,8 +98,7 @@ def agent_table(agents: Sequence[Mapping[str, Any]]) -> tuple[list[list[str]], l
                 (agent["source"] or agent["reason"] or UNKNOWN).partition(",")[0],
             ]
         )
-    header, *fitted = fit_columns(rows, HEADER, ("NAME", "SOURCE"), table_width())
-    return fitted, header
+    return rows
 
 
 def cpu_of(agent: Mapping[str, Any]) -> float | None:

@@ -8,7 +8,7 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.audit.audit import iterate_entries, log_directory, make_query
-from agentos.userland.cli.common import Failed, check_reply, json_option, kernel, print_json, socket_option, table_width
+from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, print_json, table_width
 from agentos.userland.cli.times import format_time
 
 from .trace_lives import LIFE_CALLS, Life, Trace, find_lives
@@ -31,8 +31,7 @@ DEFAULT_CALLS, MAX_CALLS = 100, 100_000
 )
 @click.option("--contents", is_flag=True, help="Also what it asked the model, and the answers.")
 @click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
-@json_option
-@socket_option
+@kernel_options
 def trace(
     name: str,
     number: int,

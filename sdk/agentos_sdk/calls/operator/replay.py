@@ -12,12 +12,16 @@ ReplayState = Literal["IDLE", "RUNNING", "COMPLETED", "ERROR"]
 
 @record
 class ReplayStarted:
-    """``total_entries`` recorded calls are going to be replayed. ``notes`` say what can't be as it was."""
+    """``total_entries`` recorded calls are going to be replayed. ``notes`` say what can't be as it was.
+
+    ``name`` is the agent's that lives the life again; empty for a text.
+    """
 
     success: bool = True
     state: ReplayState
     total_entries: int
     notes: Sequence[str] = ()
+    name: str = ""
 
 
 @record
@@ -27,11 +31,13 @@ class ReplayStart(Request[ReplayStarted]):
     ``path`` is the recording's name or directory, ``agent`` the agent or its life ``NAME/2``, ``code`` another
     directory with its program. Or replay the text of RECORD_STATUS, which is ``recording`` as well as
     ``recording_data``: STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared, other calls
-    are skipped. The operator alone, and one replay at a time.
+    are skipped. The operator alone; one replay at a time, and ten that go on live.
 
     With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what follows:
     ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are other answers of
-    THINK by the call's number, such as ``{"12": {"content": "no"}}``.
+    THINK by the call's number, such as ``{"12": {"content": "no"}}``. Live questions are asked of ``model``, if it is
+    given. What goes on live is recorded; with ``hold`` its files stay in an overlay, and its jail is
+    there for commands after its end, until it is killed.
     """
 
     op = Op.REPLAY_START
@@ -44,6 +50,8 @@ class ReplayStart(Request[ReplayStarted]):
     until: int | None = None
     then: Literal["stop", "live"] | None = None
     edits: dict[str, dict[str, Any]] | None = None
+    model: str | None = None
+    hold: bool | None = None
 
 
 @record
@@ -58,11 +66,12 @@ class Drift:
 
 @record
 class ReplayProgress:
-    """The replay that runs, or the last one. ``progress`` goes from 0 to 1, ``current_entry`` to ``total_entries``.
+    """A replay that runs or has ended. ``progress`` goes from 0 to 1, ``current_entry`` to ``total_entries``.
 
     ``verdict`` is None until it has ended: identical, drifted, diverged, exhausted, unfinished or can't. ``divergence``
     says which call had no answer, or another one, and how it differs; ``error`` why there was no replay. ``masks``
-    counts the calls that were equal only after masks, by mask; ``sealed`` attempts to reach the network.
+    counts the calls that were equal only after masks, by mask; ``sealed`` attempts to reach the network. ``recording``
+    is the directory of the one that is made of it, once it has ended, if it goes on live.
     """
 
     success: bool = True
@@ -79,19 +88,21 @@ class ReplayProgress:
     masks: dict[str, int]
     sealed: int
     notes: Sequence[str]
+    recording: str | None = None
 
 
 @record
 class ReplayStatus(Request[ReplayProgress]):
-    """How far the replay is, and what it has found. The operator alone."""
+    """How far a replay is, by its agent's ``name`` or the last one, and what it has found. The operator alone."""
 
     op = Op.REPLAY_STATUS
     reply = ReplayProgress
+    name: str | None = None
 
 
 @record
 class ReplayStopped:
-    """No replay runs."""
+    """Nothing of it runs."""
 
     success: bool = True
     state: ReplayState
@@ -99,7 +110,8 @@ class ReplayStopped:
 
 @record
 class ReplayStop(Request[ReplayStopped]):
-    """End the replay that runs, and forget the last one. The operator alone."""
+    """End the replay of the agent ``name``, or all, and forget them. The operator alone."""
 
     op = Op.REPLAY_STOP
     reply = ReplayStopped
+    name: str | None = None

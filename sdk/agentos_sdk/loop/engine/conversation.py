@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentos_sdk.blocking import AgentOSClient
-from agentos_sdk.errors import from_reply
+from agentos_sdk.errors import checked
 from agentos_sdk.loop.asking import DEFAULT_CONTEXT, SUMMARISE
 from agentos_sdk.loop.blocking_driver import BlockingDriver
 from agentos_sdk.opcodes import Op
@@ -136,7 +136,4 @@ class Exchange:
 
 
 def _checked(call: Call) -> Work[Reply]:
-    reply: Reply = yield call
-    if not reply["success"]:
-        raise from_reply(reply)
-    return reply
+    return checked((yield call))

@@ -39,7 +39,8 @@ export function agentsPage() {
   const { test, problem } = matcher(params.filter ?? "");
   const width = document.getElementById("main")?.clientWidth ?? innerWidth;
   if (fitting.width !== width) fitting = { width, columns: COLUMNS.filter((column) => (column.least ?? 0) <= width).map((column) => (column.name === "name" && width < NARROW ? { ...column, width: undefined } : column)) };
-  const rows = sortRows(all.filter(test), COLUMNS, params.sort ?? "name");
+  const sort = params.sort ?? "state"; // what needs attention first
+  const rows = sortRows(sortRows(all.filter(test), COLUMNS, "name"), COLUMNS, sort);
   const names = rows.filter((row) => marked.get().has(row.name)).map((row) => row.name);
   return html`
     <div class="toolbar">
@@ -54,7 +55,7 @@ export function agentsPage() {
       <button class="quiet" @click=${() => marked.set(new Set())}>none</button></div>` : null}
     ${asked.get()?.place === "agents" ? confirmation("agents") : null}
     ${all.length ? html`<os-table .view=${{
-        label: "agents", stamp: clock.get(), columns: fitting.columns, rows, key: (/** @type {Row} */ row) => row.name, sort: params.sort ?? "name", selected: params.agent ?? null, marked: marked.get(),
+        label: "agents", stamp: clock.get(), columns: fitting.columns, rows, key: (/** @type {Row} */ row) => row.name, sort, selected: params.agent ?? null, marked: marked.get(),
         onsort: (/** @type {string} */ sort) => adjust({ sort }, true),
         onpick: (/** @type {string} */ name, /** @type {boolean} */ open) => (open ? (location.hash = `#/agent?agent=${encodeURIComponent(name)}`) : adjust({ agent: name }, Boolean(params.agent))),
         onmark: (/** @type {Set<string>} */ keys) => marked.set(keys),

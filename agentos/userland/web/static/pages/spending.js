@@ -21,9 +21,9 @@ const MUCH = 0.1; // of the questions failed
 const COLUMNS = [
   { name: "name", title: "agent", sort: (row) => row.name, cell: (row) => row.name },
   { name: "cost", title: "cost", numeric: true, sort: (row) => row.spent.cost, cell: (row) => money(row.spent) },
-  { name: "tokens", title: "tokens", least: 500, numeric: true, sort: (row) => row.spent.tokens, cell: (row) => number(row.spent.tokens) },
+  { name: "tokens", title: "tokens", numeric: true, sort: (row) => row.spent.tokens, cell: (row) => number(row.spent.tokens) },
   { name: "hour", title: "cost/h", least: 640, numeric: true, sort: (row) => row.hour.cost, cell: (row) => money(row.hour) },
-  { name: "hourtokens", title: "tokens/h", numeric: true, sort: (row) => row.hour.tokens, cell: (row) => number(row.hour.tokens) },
+  { name: "hourtokens", title: "tokens/h", least: 500, numeric: true, sort: (row) => row.hour.tokens, cell: (row) => number(row.hour.tokens) },
   { name: "trend", title: "trend", least: 900, numeric: true, sort: (row) => row.trend, cell: trend },
   { name: "failed", title: "failed/h", numeric: true, sort: (row) => (row.questions ? row.failed / row.questions : null), cell: failed },
   { name: "retried", title: "retried/h", least: 760, numeric: true, sort: (row) => (row.questions ? row.retried / row.questions : null), cell: (row) => (row.questions ? number(row.retried) : "–") },

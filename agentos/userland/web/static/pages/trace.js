@@ -55,7 +55,7 @@ function waterfall(entries, name) {
   const found = life.find((entry) => entry.id === opened.get());
   const detail = found && html`<div class="detail">${found.call === "THINK" ? question(name, found) : details(found)}</div>`;
   return html`${summary(shownCalls, span)}${zoomButtons(view, all)}<div class=${beside && found ? "two-columns" : ""}><div class="waterfall" aria-label=${`calls of ${name}`} role="group" .style=${`--step:${((100 * step) / span).toFixed(3)}%;--first:${(share(begin + first) / Math.max(0.01, 1 - step / span)).toFixed(3)}%`} @pointerdown=${(/** @type {PointerEvent} */ event) => select(event, view)}>
-    <div class="row axis" title="drag along the bars to zoom"><span class="number">at</span><span>call</span><span class="track">${marks(begin + first, view.to, step).map((at) => html`<span .style=${`left:${share(at).toFixed(2)}%`}>${at - begin > step / 2 ? duration((at - begin) * 1000) : "0"}</span>`)}</span><span class="number">took</span></div>
+    <div class="row axis" title="drag along the bars to zoom"><span class="number">at</span><span>call</span><span class="track">${marks(begin + first, view.to, step).map((at) => html`<span class=${share(at) > LATE ? "late" : ""} .style=${share(at) > LATE ? `right:${(100 - share(at)).toFixed(2)}%` : `left:${share(at).toFixed(2)}%`}>${at - begin > step / 2 ? duration((at - begin) * 1000) : "0"}</span>`)}</span><span class="number">took</span></div>
     ${shownCalls.map((entry) => {
     const took = entry.duration ?? 0;
     const open = found === entry;
@@ -111,6 +111,7 @@ function select(event, view) {
   }, { once: true });
 }
 
+const LATE = 94; // per cent of the axis: no room for what a mark says behind it
 const MARKS = 8; // of the time axis, at most; narrow ones show every fourth
 
 /** Seconds between two marks of the time axis: 1, 2 or 5 of a power of ten below a minute, then minutes and hours. @param {number} span */

@@ -5,8 +5,9 @@
 
 import { attempts, boot, connected, findAgent, stream } from "../../core/feed.js";
 import { html, keyed, render } from "../../core/html.js";
+import { shortName } from "../state.js";
 import { coloured, plain } from "./ansi.js";
-import { cutMiddle, exactTime, plural, timeOfDay, visible } from "./format.js";
+import { exactTime, plural, timeOfDay, visible } from "./format.js";
 
 const MAX_LINES = 2000;
 const TAIL = 200;
@@ -119,7 +120,7 @@ export class Log extends HTMLElement {
     const drawn = shown.slice(-SHOWN).map((line) => {
       const before = day;
       day = new Date(line.at * 1000).toDateString();
-      return keyed(line.id, html`<div>${day === before ? null : html`<p class="day muted">${exactTime(line.at).slice(0, 10)}</p>`}<div class=${`line ${line.stream === "stderr" ? "error" : line.stream}`}><span class="at">${timeOfDay(line.at)}</span>${name === undefined ? html`<span class="of cut" title=${visible(line.name)}>${visible(cutMiddle(line.name ?? "", 24))}</span>` : null}<span>${coloured(line.text)}</span></div></div>`);
+      return keyed(line.id, html`<div>${day === before ? null : html`<p class="day muted">${exactTime(line.at).slice(0, 10)}</p>`}<div class=${`line ${line.stream === "stderr" ? "error" : line.stream}`}><span class="at">${timeOfDay(line.at)}</span>${name === undefined ? html`<span class="of" title=${visible(line.name)}>${shortName(line.name ?? "")}</span>` : null}<span>${coloured(line.text)}</span></div></div>`);
     });
     render(html`<div class=${name === undefined ? "log several" : "log"} tabindex="0" role="log" aria-label=${name === undefined ? "output of several agents" : `output of ${name}`}>
         ${missed ? html`<p class="line muted"><span></span><span>${plural(missed, "line")} left out: ${name === undefined ? "no longer kept, or not written" : "more was written than is kept in memory"}</span></p>` : null}

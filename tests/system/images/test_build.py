@@ -91,7 +91,12 @@ RUNS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ),
     "names that lead elsewhere": (
         "RUN <<EOF\nmkdir -p /l/d\ncd /l/d\necho x > 'new\nline'\nln -s /etc/passwd link\nchmod 000 .\nEOF",
-        {"l": "d755", "l/d": "d0", "l/d/new\nline": "644 x\n", "l/d/link": "-> /etc/passwd"},
+        {
+            "l": "d755",
+            "l/d": "d0" if os.geteuid() == 0 else "d700",
+            "l/d/new\nline": "644 x\n",
+            "l/d/link": "-> /etc/passwd",
+        },
     ),
 }
 

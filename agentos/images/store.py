@@ -17,6 +17,7 @@ import re
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from .errors import BadArchive, BadStore, NoImage
 
 PLACE, STEPS = "images", "cache"
 MAX_STEPS = 50  # of builds; their trees share the files that they have in common
+MAX_STEP_AGE = 14 * 86_400 * 10**9  # nanoseconds since it was last used
 MAX_ACCOUNTS = 32 << 10  # bytes of passwd and of group
 MAX_TOP = 256  # directories and files at an image's top: each is a rule of Landlock's
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -184,13 +186,15 @@ class Images:
             (place / f"{name}.json").unlink(missing_ok=True)
 
     def keep_step(self, key: str, new: "NewTree") -> None:
-        """Keep the tree of a build's step; of all steps only the latest used are kept."""
+        """Keep the tree of a build's step; of all steps only those that were used lately are kept."""
         with self._locked() as place:
             (place / STEPS).mkdir(mode=0o700, exist_ok=True)
             replace_file(place / STEPS / f"{key}.json", msgspec.json.encode(Step(new.id)))
             times = {name: os.stat(place / STEPS / name).st_mtime_ns for name in os.listdir(place / STEPS)}
-            for name in sorted(times, key=times.__getitem__)[:-MAX_STEPS]:
-                (place / STEPS / name).unlink()
+            latest, oldest = sorted(times, key=times.__getitem__)[-MAX_STEPS:], time.time_ns() - MAX_STEP_AGE
+            for name in times:
+                if name not in latest or times[name] < oldest:
+                    (place / STEPS / name).unlink()
 
     @contextlib.contextmanager
     def open_step(self, key: str) -> Iterator[int | None]:

@@ -18,7 +18,7 @@ FLAGS: Mapping[str, frozenset[str]] = {
 }
 PLAIN = frozenset({"RUN", "ENV", "WORKDIR", "USER", "ARG", "SHELL", "CMD", "LABEL", "EXPOSE"})
 TOLD = frozenset({"ENTRYPOINT", "VOLUME", "HEALTHCHECK", "STOPSIGNAL", "MAINTAINER"})  # an image has it, no agent does
-_HEREDOC = re.compile(r"(?<![\w<])(?:\d*)<<(-?)(['\"]?)([A-Za-z_][\w.]*)\2(?!\S*<)")
+_HEREDOC = re.compile(r"\d*<<(-?)(['\"]?)([A-Za-z_][\w.]*)\2")
 _DIRECTIVE = re.compile(r"#\s*([A-Za-z]+)\s*=\s*(\S.*?)\s*")
 _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)(?:(:?[-+?])([^{}]*))?\}|([A-Za-z_]\w*)")
 
@@ -140,9 +140,9 @@ def _read_instructions(lines: Sequence[str], number: int, escape: str) -> Iterat
         keyword, flags, rest = _read_head("".join(parts), begin)
         heredocs = []
         if keyword in ("RUN", "COPY", "ADD") and not rest.startswith("["):
-            for tabs, quote, name in _HEREDOC.findall(rest):
-                text, number = _read_heredoc(lines, number, name, tabs, begin)
-                heredocs.append(Heredoc(name, text, not quote))
+            for found in filter(None, map(_HEREDOC.fullmatch, split_words(rest, escape))):
+                text, number = _read_heredoc(lines, number, found[3], found[1], begin)
+                heredocs.append(Heredoc(found[3], text, not found[2]))
         yield Instruction(begin, keyword, rest, flags, tuple(heredocs))
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from agentos.images.config import Given, ImageConfig
 
-from .dockerfile import Instruction, expand, read_pairs
+from .dockerfile import Instruction, expand, read_pairs, split_words
 from .trees import OF_THE_JAIL
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -68,9 +68,9 @@ class State:
                     raise one.fail('expected a list of words, such as ["/bin/bash", "-c"]')
                 self.shell = tuple(words)
             case "CMD":
-                self.given.cmd = list(one.words or (*self.shell, one.rest))
+                self.given.cmd = self._read_command(one)
             case "ENTRYPOINT":
-                self.given.entrypoint = list(one.words or (*self.shell, one.rest))
+                self.given.entrypoint = self._read_command(one)
                 self.given.cmd = []
             case "VOLUME":
                 self.given.volumes = dict.fromkeys(one.words or self.expand(one, one.rest).split())
@@ -83,8 +83,11 @@ class State:
             case _:
                 raise AssertionError(one.keyword)
 
+    def _read_command(self, one: Instruction) -> list[str]:
+        return list(one.words if one.words is not None else (*self.shell, one.rest))
+
     def _declare(self, one: Instruction) -> None:
-        for word in one.rest.split() if '"' not in one.rest and "'" not in one.rest else [one.rest]:
+        for word in split_words(one.rest, self.escape):
             name, has_default, default = word.partition("=")
             value = self.known.get(name) if name in self.known or not has_default else self.expand(one, default)
             self._check_names(one, [name])

@@ -81,9 +81,10 @@ def merge(upper: int, root: int) -> tuple[list[str], int]:
                     os.rename(name, name, src_dir_fd=here, dst_dir_fd=there)
                 elif not layers.is_whiteout(found):
                     dropped.append(inside)
+    needed = 0o700 if os.geteuid() != 0 else 0  # without root this process couldn't read it again
     for path, status in reversed(directories):
         with beneath.open_directory(root, path) as there:
-            os.fchmod(there, status.st_mode & 0o1777)
+            os.fchmod(there, status.st_mode & 0o1777 | needed)
             os.utime(there, ns=(status.st_mtime_ns, status.st_mtime_ns))
     return dropped, powers
 

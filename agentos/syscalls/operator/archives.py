@@ -109,7 +109,7 @@ class Archives:
     ) -> Sequence[str]:
         """Write the archive; returns what it doesn't have. Blocks."""
         spec, writer = agent.spec, archive.Writer(out)
-        left_out = [LEFT_OUT, *(f"env {name}" for name in spec.env)]
+        left_out = [LEFT_OUT, *(f"env {name}" for name in spec.env), *(["user root"] if spec.user else [])]
         try:
             declared = describe(spec) if "agent" in include else None
             image = self._find_image(agent) if declared is not None else None

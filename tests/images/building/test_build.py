@@ -185,6 +185,8 @@ def test_the_configuration_is_that_of_the_base_with_what_the_dockerfile_says(sto
     assert {"line 10: LABEL isn't taken: x=y", "line 11: EXPOSE isn't taken: 80"} <= {*made.left_out}
     assert any(sentence.startswith("VOLUME isn't taken") for sentence in made.left_out)
     assert build(store, context, "FROM made\nENTRYPOINT x\n").config.cmd == ()
+    assert build(store, context, 'FROM made\nENTRYPOINT []\nCMD ["y"]\n').config.cmd == ("y",)
+    assert build(store, context, 'FROM scratch\nARG A="1 2" B=3\nENV C=$A$B\n').config.env["C"] == "1 23"
 
 
 def test_the_digest_is_that_of_the_files_and_the_configuration(store: Images, context: Path) -> None:
@@ -283,3 +285,16 @@ def test_what_cannot_be_built_is_refused_with_its_line_and_nothing_is_run_or_lef
 )
 def test_the_last_rule_that_matches_a_path_or_one_above_it_decides(rules: str, path: str, hidden: bool) -> None:
     assert Ignore(rules).hides(path) is hidden
+
+
+def test_steps_that_were_not_used_lately_are_removed_with_their_trees(store: Images, tmp_path: Path) -> None:
+    keys = ["old", "new"]
+    for key in keys:
+        with store.make() as new:
+            store.keep_step(key, new)
+        if key == "old":
+            os.utime(tmp_path / "state" / "images" / "cache" / "old.json", (0, 0))
+    store.collect()
+    with store.open_step("old") as old, store.open_step("new") as kept:
+        assert (old, kept is not None) == (None, True)
+    assert len(os.listdir(tmp_path / "state" / "images" / "trees")) == 2

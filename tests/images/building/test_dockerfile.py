@@ -30,7 +30,8 @@ def test_a_directive_changes_the_escape_character() -> None:
 
 
 def test_heredocs_hold_lines_until_their_word() -> None:
-    text = "FROM a\nRUN <<EOF\n# kept\nFROM b\nEOF\nCOPY <<-'ONE' <<TWO /x/\n\tone $A\n\tONE\ntwo\nTWO\nRUN cat <<<x\n"
+    text = "FROM a\nRUN <<EOF\n# kept\nFROM b\nEOF\nCOPY <<-'ONE' <<TWO /x/\n\tone $A\n\tONE\ntwo\nTWO\n"
+    text += "RUN cat <<<x \"<<y\" '<<z a'\n"
     run, copy, last = parse(text).stages[0].steps
     assert [(each.name, each.text, each.expand) for each in run.heredocs] == [("EOF", "# kept\nFROM b\n", True)]
     assert [(each.name, each.text, each.expand) for each in copy.heredocs] == [

@@ -91,7 +91,12 @@ RUNS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ),
     "names that lead elsewhere": (
         "RUN <<EOF\nmkdir -p /l/d\ncd /l/d\necho x > 'new\nline'\nln -s /etc/passwd link\nchmod 000 .\nEOF",
-        {"l": "d755", "l/d": "d0", "l/d/new\nline": "644 x\n", "l/d/link": "-> /etc/passwd"},
+        {
+            "l": "d755",
+            "l/d": "d0" if os.geteuid() == 0 else "d700",
+            "l/d/new\nline": "644 x\n",
+            "l/d/link": "-> /etc/passwd",
+        },
     ),
 }
 
@@ -207,10 +212,10 @@ def test_a_build_that_is_killed_leaves_nothing_to_the_next_one(builder: Kernel, 
     command = [sys.executable, "-m", "agentos", "image", "build", str(tmp_path), "-t", "killed"]
     env = {**environment(builder.place), "AGENTOS_SOCKET": builder.socket}
     with subprocess.Popen(
-        [*command, "--state-dir", str(builder.state_dir)], env=env, cwd=builder.place, stdout=subprocess.PIPE
+        [*command, "--state-dir", str(builder.state_dir)], env=env, cwd=builder.place, stderr=subprocess.PIPE
     ) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == b"begun\n"
+        assert started.stderr is not None
+        assert b"begun\n" in iter(started.stderr.readline, b"")
         started.send_signal(signal.SIGKILL)
     with builder.client() as client:
         [left] = [one["name"] for one in client.list_agents() if one["name"].startswith("build-")]
@@ -227,10 +232,10 @@ def test_an_interrupted_build_ends_its_program(builder: Kernel, tmp_path: Path) 
     command = [sys.executable, "-m", "agentos", "image", "build", str(tmp_path), "-t", "stopped"]
     env = {**environment(builder.place), "AGENTOS_SOCKET": builder.socket}
     with subprocess.Popen(
-        [*command, "--state-dir", str(builder.state_dir)], env=env, cwd=builder.place, stdout=subprocess.PIPE
+        [*command, "--state-dir", str(builder.state_dir)], env=env, cwd=builder.place, stderr=subprocess.PIPE
     ) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == b"begun\n"
+        assert started.stderr is not None
+        assert b"begun\n" in iter(started.stderr.readline, b"")
         started.send_signal(signal.SIGTERM)
         assert started.wait() == 1
 

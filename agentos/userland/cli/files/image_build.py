@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -90,7 +91,8 @@ def build(
     with _errors(name):
         text = _read(Path(file) if file is not None else Path(directory, "Dockerfile"))
         images = Images((state_dir or find_state_dir()).absolute())
-        made = Build(images, run, tell, options).build(parse(text), directory, name)
+        with contextlib.redirect_stdout(sys.stderr):  # what programs say isn't the command's answer
+            made = Build(images, run, tell, options).build(parse(text), directory, name)
     describe_made(made, as_json)
 
 

@@ -59,6 +59,10 @@ class _Line(msgspec.Struct):
     outcome: str | None = None
 
 
+for kind in (Manifest, _Line):
+    msgspec.json.Decoder(kind)  # msgspec learns a type when it is first used; two threads that both do end the process
+
+
 @frozen
 class Recording:
     """A recording that was opened. ``calls`` reads its file anew each time, and holds little of it."""

@@ -271,9 +271,13 @@ def _is_program(root: int, path: str) -> bool:
         os.close(fd)
 
 
+_decode_image = msgspec.json.Decoder(Image).decode  # here there is one thread yet: see snapshots/store.py
+_decode_step = msgspec.json.Decoder(Step).decode
+
+
 def _read(place: Path, name: str) -> Image | None:
     try:
-        return msgspec.json.decode(read_file(place / f"{name}.json"), type=Image)
+        return _decode_image(read_file(place / f"{name}.json"))
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnsafeFile) as error:
@@ -284,7 +288,7 @@ def _read(place: Path, name: str) -> Image | None:
 def _read_step(place: Path, name: str) -> Step | None:
     """A damaged one is as one that isn't there: the step is done again."""
     try:
-        return msgspec.json.decode(read_file(place / STEPS / name), type=Step)
+        return _decode_step(read_file(place / STEPS / name))
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 

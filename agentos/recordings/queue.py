@@ -31,8 +31,8 @@ class WriteQueue:
     _manifests: dict[Target, Manifest] = field(factory=dict)
     _wake: trio.Event = field(factory=trio.Event)
     _hurry: trio.Event = field(factory=trio.Event)
-    _settled: trio.Event = field(factory=trio.Event)
-    _writing: bool = False
+    _settled: trio.Event = field(factory=trio.Event)  # set when what waits now is written
+    _under_way: trio.Event | None = None  # set when what is being written now is
     _closed: bool = False
     _limiter: Limiter = field(factory=lambda: Limiter(1))
 
@@ -65,10 +65,11 @@ class WriteQueue:
 
     async def flush(self) -> None:
         """Return when all that waits now has been written."""
-        for _ in range(2 if self._writing else 1):
-            if self._calls or self._manifests or self._writing:
-                self._hurry.set()
-                await self._settled.wait()
+        if self._calls or self._manifests:
+            self._hurry.set()
+            await self._settled.wait()
+        elif self._under_way is not None:
+            await self._under_way.wait()
 
     def close(self) -> None:
         """Write what waits, then nothing more."""
@@ -92,12 +93,12 @@ class WriteQueue:
         self._held.clear()
         manifests, self._manifests = self._manifests, {}
         made = [(target, encode_manifest(manifest)) for target, manifest in manifests.items()]
-        self._writing = True
+        settled = self._under_way = self._settled
+        self._settled = trio.Event()
         try:
             await run_in_thread(write, self.maker, Batch(calls, made), limiter=self._limiter)
         finally:
-            self._writing = False
-            settled, self._settled = self._settled, trio.Event()
+            self._under_way = None
             settled.set()
         self.settle()
 

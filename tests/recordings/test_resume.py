@@ -11,8 +11,8 @@ import trio
 from attrs import evolve
 
 from agentos.recordings.format import Life, write_body
-from agentos.recordings.reader import Recording
-from agentos.recordings.replay.resume import find_last, has_crashed, renumber
+from agentos.recordings.reader import RecordedCall, Recording
+from agentos.recordings.replay.resume import find_last, find_leased, has_crashed, renumber
 from agentos.recordings.replay.switch import Switch
 from agentos_sdk.values import End
 from tests.recordings.test_switch import STORES, ask, call, load, stored
@@ -83,6 +83,28 @@ async def test_a_thread_that_no_other_one_follows_has_left_the_recorded_life(mon
         nursery.cancel_scope.cancel()
 
     assert life.progress.verdict == "diverged"
+
+
+async def test_the_call_under_way_is_not_made_where_no_other_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentos.recordings.replay.life.HELD", 0.0)
+    life = load([*STORES[:2], stored(5, "c", None)], RESUMED)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, life, "c")
+        await life.over.wait()
+        nursery.cancel_scope.cancel()
+
+    assert (life.progress.verdict, life.live.is_set()) == ("diverged", False)
+
+
+def test_what_was_leased_and_not_acknowledged_is_leased_again() -> None:
+    def receive(number: int, *ids: int, **request: object) -> RecordedCall:
+        return call(number, "RECV", {"success": True, "messages": [{"id": each} for each in ids]}, **request)
+
+    acked, late = {"success": True, "acked": 1}, {"success": False, "code": "not_found"}
+    calls = [receive(1, 5), receive(3, 6, 7, lease=30), call(5, "ACK", acked, ids=[6]), call(7, "ACK", late, ids=[7])]
+
+    assert find_leased(calls) == {7: 30}
+    assert find_leased([*calls, receive(9, lease=5), call(11, "RECV", None, lease=5)]) == {7: 30}
 
 
 def test_the_next_kernels_id_stands_in_the_place_of_the_former_one() -> None:

@@ -118,8 +118,6 @@ class LifeRunner:
                 if resumed is not None:
                     resumed.begin()
                 async with self._jail(life, sockets) as jail:
-                    if resumed is not None:
-                        nursery.start_soon(end_diverged, resumed, jail)
                     assert sockets.listener is not None, "it was opened for the jail"
                     sockets.serve(
                         Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit), nursery
@@ -130,7 +128,7 @@ class LifeRunner:
                         nursery.start_soon(self.deps.serve, sockets.http_listener, agent.caller, sockets.http.key)
                     if sockets.network is not None:
                         nursery.start_soon(self.deps.serve_network, sockets.network, agent.caller)
-                    status = await self._run_program(life, jail, stop, task_status)
+                    status = await self._run_program(life, jail, stop, task_status, resumed)
                 nursery.cancel_scope.cancel()
         finally:
             life.close()
@@ -176,11 +174,18 @@ class LifeRunner:
             raise self._not_started(End(None, None, text), error.error) from None
 
     async def _run_program(
-        self, life: Life, jail: Jail, stop: trio.Event, task_status: trio.TaskStatus[Agent]
+        self,
+        life: Life,
+        jail: Jail,
+        stop: trio.Event,
+        task_status: trio.TaskStatus[Agent],
+        resumed: Resumed | None,
     ) -> Status:
         """Run a started program until it ends; it has ended on return in every case."""
         agent, program, nursery = self.agent, jail.sandbox, life.nursery
         assert nursery is not None, "it is that around this"
+        if resumed is not None:
+            nursery.start_soon(end_diverged, resumed, jail)
         streams = {"stdout": program.stdout, "stderr": program.stderr}
         if agent.converse is not None:
             nursery.start_soon(agent.converse, agent, wrap_socket(streams.pop("stdout")))

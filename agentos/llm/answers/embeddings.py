@@ -91,6 +91,10 @@ def read_gemini(body: bytes, question: Question) -> Answer:
     return _answer(question, [each.values for each in _decode(body, question, _GeminiBody).embeddings], Usage(), None)
 
 
+for _kind in (_OpenAIBody, _GeminiBody):
+    msgspec.json.Decoder(_kind)  # here there is one thread yet: two that first decode a Struct end the process
+
+
 def _decode(body: bytes, question: Question, kind: type[T]) -> T:
     objects = sum(body.count(b"{", at, at + COUNTED_BYTES) for at in range(0, len(body), COUNTED_BYTES))
     if objects > 2 * len(question.messages) + MAX_OBJECTS:

@@ -74,6 +74,7 @@ class LifeReplay:
     _matcher: Matcher = field(factory=Matcher)
     _turn: Limiter = field(factory=lambda: Limiter(1))
     answered: trio.Event = field(factory=trio.Event)  # all recorded calls were made again
+    _last: int = 0  # the number of the last recorded call that has to be made
     _overlaps: bool = False  # the crashed life had several calls under way at once
     left: int = 0  # recorded calls that weren't made yet
     _edited: bool = False  # an edited answer was given
@@ -88,6 +89,7 @@ class LifeReplay:
                 self.progress.total += 1
                 if self._is_needed(call):
                     self.left += 1
+                    self._last = max(self._last, call.begin)
                 else:
                     self.progress.skipped += 1
             if call.call not in UNSEEN:
@@ -162,7 +164,9 @@ class LifeReplay:
             await self._pass()
             return None
         if self.switch.live and found.call.reply is None:
-            if self.switch.until is None:  # no other call has to come
+            if self.switch.until is None:  # it was under way at the crash, or its caller gave it up, as it will again
+                if found.call.begin > self._last and not await self._hold():
+                    await self._diverge(op, "the recorded life made other calls before", ())
                 await self.answered.wait()
                 await self._pass()
             else:

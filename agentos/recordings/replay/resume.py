@@ -8,22 +8,23 @@
 
 import logging
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import trio
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from agentos.access.callers import Callers
 from agentos.agents.registry import Agent
-from agentos.recordings.format import Life, parse_json, write_body
-from agentos.recordings.kept import scan
-from agentos.recordings.reader import BadRecording, RecordedCall, Recording
+from agentos.recordings.format import SUFFIX, Life, parse_json, plain_name, write_body
+from agentos.recordings.kept import list_names
+from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Recorder, is_failed
 from agentos.services.events import LifeResumed, ResumeFailed
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End
 
@@ -46,6 +47,7 @@ class Resumer:
 
     recorder: Recorder
     callers: Callers
+    _turn: Limiter = field(factory=lambda: Limiter(1))  # a recording may take 256 MiB
 
     async def prepare(self, agent: Agent) -> "ResumedLife | None":
         """What the agent's next life goes on with; None if it begins anew, which is reported after a crash."""
@@ -57,14 +59,19 @@ class Resumer:
         if (life.reason or "").startswith(LEFT):
             return None  # that was reported when it happened
         try:
-            replay = await run_in_thread(self._load, agent, recording, life)
+            replay, leased = await run_in_thread(self._load, agent, recording, life, limiter=self._turn)
         except (BadRecording, ReplayFailed, OSError) as error:
             report_failed(self.callers, agent, life.life, str(error))
             return None
-        return ResumedLife(self.recorder, self.callers, agent, replay, recording.manifest.name) if replay.left else None
+        if not replay.left:
+            return None
+        return ResumedLife(self.recorder, self.callers, agent, replay, recording.manifest.name, leased)
 
-    def _load(self, agent: Agent, recording: Recording, life: Life) -> LifeReplay:
-        """Read the life's calls. Raises ``BadRecording``, ``ReplayFailed``, ``OSError``. Blocks."""
+    def _load(self, agent: Agent, recording: Recording, life: Life) -> tuple[LifeReplay, Mapping[int, float]]:
+        """Read the life's calls, and the messages that it had leased. Blocks.
+
+        Raises ``BadRecording``, ``ReplayFailed``, ``OSError``.
+        """
         calls = load_calls(recording, life)
         repeats = agent.spec.workspace == "tmp"
         if repeats and any(call.call == "EXEC" and call.reply and call.reply.get("success") for call in calls):
@@ -84,7 +91,7 @@ class Resumer:
         replay.load(calls)
         if life.failed and life.resumed is not None and replay.left <= life.answers:
             raise ReplayFailed(STUCK.format(answers=life.answers))
-        return replay
+        return replay, find_leased(calls)
 
 
 @frozen(eq=False)
@@ -96,6 +103,7 @@ class ResumedLife:
     agent: Agent
     replay: LifeReplay
     recording: str
+    leased: Mapping[int, float]
 
     @property
     def over(self) -> trio.Event:
@@ -104,6 +112,7 @@ class ResumedLife:
     def begin(self) -> None:
         agent, answers = self.agent, self.replay.left
         self.callers.resume(agent.caller, self.replay)
+        self.callers.mail.lease_again(agent.id, self.leased)
         self.recorder.note_resumed(agent.caller, self.recording, answers)
         self.callers.registry.publish(LifeResumed(agent.id, agent.name, self.replay.life, self.recording, answers))
         text = f"goes on after the crash of {self.replay.life} with {answers} recorded answers of {self.recording}"
@@ -142,10 +151,28 @@ def renumber(call: RecordedCall, former: int, present: int) -> RecordedCall:
     return evolve(call, request=change(call.request), reply=change(reply))
 
 
+def find_leased(calls: Sequence[RecordedCall]) -> Mapping[int, float]:
+    """The ids of messages that were leased and not acknowledged, with the seconds of their leases."""
+    leased = dict[int, float]()
+    for call in calls:
+        reply = call.reply or {}
+        if call.call == "RECV" and call.request.get("lease") is not None:
+            leased |= {message["id"]: call.request["lease"] for message in reply.get("messages", ())}
+        elif call.call == "ACK" and reply.get("success"):
+            leased = {number: seconds for number, seconds in leased.items() if number not in call.request["ids"]}
+    return leased
+
+
 def find_last(directory: Path, agent: str) -> Recording | None:
     """The recording of the agent's last life that was recorded by itself. Raises ``OSError``. Blocks."""
-    own = [each for each in scan(directory) if each.manifest.automatic and each.agent == agent]
-    return Recording(own[-1].path, own[-1].manifest) if own else None
+    found = list[Recording]()
+    for name in list_names(directory):
+        if name.rpartition("-")[0] == plain_name(agent):
+            with suppress(BadRecording):
+                recording = read_recording(directory / f"{name}{SUFFIX}")
+                if recording.manifest.automatic and [life.agent for life in recording.manifest.lives] == [agent]:
+                    found.append(recording)
+    return max(found, key=lambda each: each.manifest.began, default=None)
 
 
 def has_crashed(recording: Recording, end: End | None) -> bool:

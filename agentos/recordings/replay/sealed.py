@@ -83,19 +83,20 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
     @asynccontextmanager
     async def prepare(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
         async with AsyncExitStack() as held:
-            recorded = answer
+            recorded, failed = answer, None
             try:
                 asked = name_itself(op, caller, request, life)
                 found = await held.enter_async_context(syscall.preview(caller, asked))
                 do = found.act
-            except REFUSALS as refused:
-                await life.compare_refused(op, request, refused, answer)
-                raise
-            except CallError as error:  # what it is about isn't there now: the recorded one may have found it
+            except CallError as error:
+                found, do, failed = Prepared((Right(op.name.lower()),), _nothing, about=""), None, error
+            if isinstance(failed, REFUSALS):
+                await life.compare_refused(op, request, failed, answer)
+                raise failed
+            if failed is not None:  # what it is about isn't there now: the recorded one may have found it
                 recorded = answer or await life.find(op, request)
-                if recorded is not None and recorded.reply is not None and recorded.reply.get("code") == error.code:
-                    raise from_reply(recorded.reply) from None
-                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
+                if recorded is not None and recorded.reply is not None and recorded.reply.get("code") == failed.code:
+                    raise from_reply(recorded.reply)
 
             async def act(call: Call) -> object:
                 return await life.answer(op, call, request, do, recorded)

@@ -39,6 +39,9 @@ class Record(Struct, frozen=True):
     name: str
 
 
+_decode_record = msgspec.json.Decoder(Record).decode  # here there is one thread yet: see snapshots/store.py
+
+
 @frozen(eq=False)
 class Imports:
     """All imports of one kernel. ``directory`` is its state directory, held."""
@@ -92,7 +95,7 @@ class Imports:
         """Whose import it was, if anything of it is in place."""
         with hold_directory(self.directory / "imports" / number) as place, contextlib.suppress(FileNotFoundError):
             if not (place / "workspace").exists():
-                return msgspec.json.decode(read_file(place / "record.json"), type=Record)
+                return _decode_record(read_file(place / "record.json"))
         return None
 
     def _drop_workspace(self, name: str) -> None:

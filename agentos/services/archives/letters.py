@@ -45,6 +45,10 @@ class Letter(Struct, frozen=True, forbid_unknown_fields=True):
     message: msgspec.Raw
 
 
+for _kind in (Manifest, list[KeptKey], list[Letter]):
+    msgspec.json.Decoder(_kind)  # here there is one thread yet: see snapshots/store.py
+
+
 def read_manifest(data: bytes) -> Manifest:
     """Raises :class:`BadArchive`."""
     return _read(MANIFEST, lambda: codec_checked(data, Manifest))

@@ -7,7 +7,7 @@ full disk is ``Unavailable``, and nothing has changed then. docs/decisions/0095.
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -263,6 +263,12 @@ class Mailboxes:
                 self._store_of(box).discharge(taken)
         self._ends.add(box, leases, self._by_id)
         return taken
+
+    def lease_again(self, number: int, leases: Mapping[int, float]) -> None:
+        """Lease waiting messages, by their ids, for so many seconds: the life that had leased them goes on."""
+        box = self.by_id(number)
+        for message in box.drop(leases, dead=False):
+            self._ends.add(box, box.lease([message], trio.current_time() + leases[message.id]), self._by_id)
 
     def put_back(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
         """Undo :meth:`take` for a reader that has gone."""

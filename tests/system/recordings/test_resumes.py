@@ -1,7 +1,7 @@
 """Agents whose program gets SIGKILL at each of eight turns, and whose kernel does: each goes on where it was.
 
-Three programs: one with the SDK, the built-in loop, and one that asks the OpenAI endpoint by a client of others. What
-they did is counted where it was done. ``make proof-replay`` kills many more of them.
+Programs with the SDK, the built-in loop, one that leases its messages, and one that asks the OpenAI endpoint by a
+client of others. What they did is counted where it was done. ``make proof-replay`` kills many more of them.
 """
 
 import json
@@ -23,7 +23,7 @@ from tests.support.kernel import Kernel, running, until
 from tests.support.runs.rounds import rounds
 from tests.support.servers.http_server import HttpServer, http_server, response
 from tests.support.servers.vendor import vendor
-from tests.system.agents import info, lines
+from tests.system.agents import info, lines, up
 from tests.system.event_calls import poll, subscribe
 
 TURNS = 8
@@ -123,6 +123,19 @@ def step() -> str:
 AgenticLoop(kernel, model="looper", tools=[step]).run("make eight steps", task_id="t")
 print("over", flush=True)
 """,
+    "worker": """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    for turn in range(8):
+        [letter] = me.recv_messages(timeout=1000, lease=600, max_messages=1)["messages"]
+        assert letter["message"] == turn
+        me.think(messages=[{"role": "user", "content": f"worker turn {turn}"}])
+        me.exec(f"printf {turn} >> done")
+        die(f"acted-{turn}")
+        assert me.ack_messages([letter["id"]])["success"]
+print("over", flush=True)
+""",
     "endpoint": """
 import httpx
 
@@ -140,8 +153,13 @@ print("over", flush=True)
 }
 
 
-ACTS = {"sdk": "STORE", "loop": "HTTP", "endpoint": "THINK"}  # the last call before the point acted-TURN
-POINTS = {"sdk": ("asked", "wrote", "acted"), "loop": ("acted",), "endpoint": ("acted",)}
+ACTS = {
+    "sdk": "STORE",
+    "loop": "HTTP",
+    "worker": "EXEC",
+    "endpoint": "THINK",
+}  # made last before acted-TURN
+POINTS = {"sdk": ("asked", "wrote", "acted"), "loop": ("acted",), "worker": ("acted",), "endpoint": ("acted",)}
 
 
 @define
@@ -160,6 +178,7 @@ class Agents:
         assert asked_turns(self.met, name) == Counter(range(TURNS + (name == "loop")))
         if name != "endpoint":
             assert (self.work / name / "done").read_text() == "01234567"
+        if name in ("sdk", "loop"):
             gets = Counter(one.target for one in self.server.asked if one.target.startswith(f"/{name}-"))
             assert gets == Counter(f"/{name}-{turn}" for turn in range(TURNS))
 
@@ -175,9 +194,11 @@ class Agents:
 
 def asked_turns(met: Vendor, name: str) -> Counter[int]:
     """How often an agent asked at each turn, which is the number of its model's answers so far."""
-    wanted = {"loop": "make eight steps"}.get(name, f"{name} turn 0")
+    wanted = {"loop": "make eight steps", "worker": "worker turn"}.get(name, f"{name} turn 0")
     asked = (one.question.messages for one in met.exchanges)
     own = (messages for messages in asked if any(wanted in message.text for message in messages))
+    if name == "worker":
+        return Counter(int(messages[-1].text.rpartition(" ")[2]) for messages in own)
     return Counter(sum(message.role == "assistant" for message in messages) for messages in own)
 
 
@@ -223,8 +244,11 @@ def choose_points() -> Mapping[str, Sequence[str]]:
 def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path, number: int) -> None:
     points = choose_points()
     with agents(entered, "agent", points) as made, made.kernel.client() as client, made.kernel.connect() as wire:
+        for turn in range(TURNS):
+            up(client.send_message(turn, to_name="worker"))
         for name in points:
             made.check_done_once(client, name)
+        assert client.mail("worker")["count"] == 0
         subscribe(wire, "LIFE_RESUMED", "RESUME_FAILED", since=0)
         told = poll(wire)
         assert {each["type"] for each in told} == {"LIFE_RESUMED"}
@@ -243,6 +267,9 @@ def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -
     turns = range(1, TURNS, 3 if rounds(1) == 1 else 1)
     points = {name: [f"acted-{turn}" for turn in turns] for name in names}
     with agents(entered, "kernel", points) as made:
+        with made.kernel.client() as client:
+            for turn in range(TURNS):
+                up(client.send_message(turn, to_name="worker"))
         for turn in turns:
             for name in names:
                 until(

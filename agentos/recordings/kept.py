@@ -16,7 +16,7 @@ KEPT_LIVES = 20  # of an agent, beside those that failed
 
 @frozen
 class Kept:
-    """A recording that has ended; ``size`` is bytes of its calls."""
+    """A recording that has ended; ``size`` is bytes of its calls, and of the layers that were sealed for it."""
 
     path: Path
     manifest: Manifest
@@ -41,6 +41,7 @@ def scan(directory: Path) -> list[Kept]:
             recording = read_recording(directory / name)
             if name == f"{recording.manifest.name}{SUFFIX}":
                 size = sum(_size(recording.path / file) for file in (FORMER, CALLS))
+                size += sum(life.start_bytes for life in recording.manifest.lives)
                 found.append(Kept(recording.path, recording.manifest, size))
     return sorted(found, key=lambda kept: kept.manifest.began)
 

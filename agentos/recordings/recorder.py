@@ -9,7 +9,7 @@
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,7 @@ class Recorder:
         self.below: Observer | None = None  # of all calls, recorded or not
         self.maker = LineMaker(lambda result: result, tuple)
         self.choose_tables: Callable[[Collection[int] | None], None] = lambda numbers: None
+        self.pruned: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # is called when recordings may be gone
         self.queue = WriteQueue(self.maker, self._settle)
         self._names = set(names)
         self._order = itertools.count(1)
@@ -223,6 +224,17 @@ class Recorder:
         self._note_change(recording)
         return life
 
+    def note_start(self, agent: Agent, start: str | None, why_not: str | None = None, size: int = 0) -> None:
+        """Have an agent's present life name what it began with, or say why that isn't kept."""
+        for recording in self.active:
+            if (life := recording.lives.get(name_life(agent))) is not None:
+                life.start, life.no_files, life.start_bytes = start, why_not, size
+                self._note_change(recording)
+
+    def list_starts(self) -> set[str]:
+        """What the lives of the active recordings name."""
+        return {life.start for recording in self.active for life in recording.manifest.lives if life.start}
+
     def _end_life(self, event: AgentExited) -> None:
         agent = self.registry.get(event.agent_id)
         self._by_caller.pop(event.agent_id, None)
@@ -317,6 +329,7 @@ class Recorder:
             except OSError as error:
                 log.warning("old recordings can't be removed: %s", error.strerror)
                 continue
+            await self.pruned()
             self._looked_at = self._active_bytes()
             if total > self.settings.max_total and self.active:
                 largest = max(self.active, key=lambda recording: recording.target.size)

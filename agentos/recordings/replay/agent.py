@@ -19,12 +19,12 @@ from agentos.recordings.reader import Recording
 from agentos.services.events import ReplayDiverged
 from agentos_sdk.errors import BadRequest, CallError, NotFound, Unavailable
 
+from .files import StartFiles
 from .life import LifeReplay
 from .progress import Progress, ReplayFailed
 
 SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
 MAX_NAME = 54  # characters of a name that a suffix and a number follow
-NO_FILES = "the workspace was empty at the begin: the recording has no files, and what its commands changed isn't there"
 
 
 def choose_life(recording: Recording, wanted: str | None) -> Life:
@@ -39,10 +39,13 @@ def choose_life(recording: Recording, wanted: str | None) -> Life:
     return found[0]
 
 
-def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False) -> AgentSpec:
+def describe_replay(
+    spec: AgentSpec, code: str | None, is_fork: bool = False, directory: str | None = None
+) -> AgentSpec:
     """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
 
-    A fork, which goes on live, is recorded in its turn; a number may be added to its name.
+    Its workspace is an overlay of ``directory``, or without one empty. A fork, which goes on live, is recorded in its
+    turn; a number may be added to its name.
     Raises ``BadRequest`` if its network can't be shut.
     """
     if not spec.jailed or spec.network == "host":
@@ -56,8 +59,8 @@ def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False) ->
         script=script,
         code=code if code is not None else spec.code,
         restart="temporary",
-        workspace="tmp",
-        workspace_mode="direct",
+        workspace=directory or "tmp",
+        workspace_mode="overlay" if directory is not None else "direct",
         watchdog=None,
         health=None,
         record=is_fork,
@@ -80,7 +83,10 @@ def find_spec(registry: Registry, name: str) -> AgentSpec:
 
 @define(eq=False)
 class AgentReplay:
-    """A :class:`~.progress.Replay` of one life, started for ``caller``."""
+    """A :class:`~.progress.Replay` of one life, started for ``caller``.
+
+    Without ``files`` the agent's workspace is used as it is found.
+    """
 
     supervision: Supervision
     callers: Callers
@@ -88,6 +94,7 @@ class AgentReplay:
     life: LifeReplay
     caller: Caller
     flush: Callable[[], Awaitable[None]]  # returns when what was recorded has been written
+    files: StartFiles | None = None
 
     @property
     def name(self) -> str:
@@ -106,6 +113,8 @@ class AgentReplay:
         if self.callers.registry.is_taken(name):
             raise ReplayFailed(f"there is an agent {name} already")
         agent: Agent | None = None
+        if self.files is not None:
+            await self.files.begin(name)
         self.callers.standing_in[name] = life
         try:
             try:
@@ -126,6 +135,8 @@ class AgentReplay:
                 if agent is not None and agent.recording is not None:
                     await self.flush()
                     life.progress.recording = agent.recording
+                if self.files is not None:
+                    await self.files.end(name)
         end = agent.end if agent is not None and not life.over.is_set() else None
         life.judge(end.reason if end is not None else None)
         if life.progress.divergence is not None:

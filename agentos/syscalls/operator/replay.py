@@ -20,18 +20,19 @@ from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.agent import (
-    NO_FILES,
     AgentReplay,
     choose_life,
     choose_name,
     describe_replay,
     find_spec,
 )
+from agentos.recordings.replay.files import StartFiles, find_start
 from agentos.recordings.replay.life import LifeReplay, load_calls
 from agentos.recordings.replay.progress import Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
 from agentos.recordings.replay.switch import list_losses, plan_switch
 from agentos.recordings.replay.text import TextReplay, read_entries
+from agentos.services.snapshots.snapshots import Snapshots
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import replay as calls
 from agentos_sdk.errors import BadRequest, Unavailable
@@ -50,6 +51,7 @@ class ReplayCalls:
     recorder: Recorder
     supervision: Supervision
     callers: Callers
+    snapshots: Snapshots
 
     @asynccontextmanager
     async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> AsyncIterator[Prepared]:
@@ -90,15 +92,18 @@ class ReplayCalls:
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
         switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
-        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, switch.live)
+        spec = find_spec(self.callers.registry, life.agent)
+        start, notes = await find_start(self.snapshots, life)
+        spec = describe_replay(spec, code, switch.live, start.directory if start is not None else None)
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
         await run_in_thread(told.load, found)
-        told.progress.notes += [NO_FILES, *list_losses(found, switch)]
+        told.progress.notes += [*notes, *list_losses(found, switch)]
         if switch.live:  # nothing is awaited until it runs
             spec = choose_name(spec, self._is_taken)
-        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush)
+        files = StartFiles(self.snapshots, start, switch.live) if start is not None else None
+        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, files)
 
     def _is_taken(self, name: str) -> bool:
         return self.callers.registry.is_taken(name) or self.replays.is_running(name)
@@ -142,9 +147,14 @@ def _read(path: Path, agent: str | None) -> tuple[Recording, Life, Sequence[Reco
 
 
 def syscalls(
-    replays: Replays, recorder: Recorder, supervision: Supervision, callers: Callers, max_payload: int
+    replays: Replays,
+    recorder: Recorder,
+    supervision: Supervision,
+    callers: Callers,
+    snapshots: Snapshots,
+    max_payload: int,
 ) -> tuple[Syscall, ...]:
-    handlers = ReplayCalls(replays, recorder, supervision, callers)
+    handlers = ReplayCalls(replays, recorder, supervision, callers, snapshots)
     return (
         Syscall(
             Op.REPLAY_START,

@@ -20,6 +20,7 @@ from msgspec import Struct
 FORMAT = 1
 MANIFEST, CALLS = "recording.json", "calls.jsonl"
 FORMER = "former.jsonl"  # the calls before, of a life that was too long to be kept whole
+FILES = "files"  # what commands have changed, by the first number of their call
 EMPTY = "empty"  # the start of a life in a workspace that is new each time
 SUFFIX = ".recording"  # of a recording's directory
 LOOKED_BACK = 8  # questions of a life among which the one is looked for that a question goes on with
@@ -40,7 +41,8 @@ class Life(Struct, omit_defaults=True):
     """A life of an agent: ``life`` is ``NAME/NUMBER``. Times are seconds since the epoch; ``exit`` says how it ended.
 
     ``reason``: why it can't be replayed. ``start`` is the snapshot NAME@ID of what it began with, :data:`EMPTY` for an
-    empty workspace, and None if that isn't kept; ``no_files`` says why. ``start_bytes`` are the snapshot's.
+    empty workspace, and None if that isn't kept; ``no_files`` says why. ``lost``: why what a command has changed isn't
+    kept. ``file_bytes`` are those of all its files, with the snapshot's.
     """
 
     life: str
@@ -52,8 +54,9 @@ class Life(Struct, omit_defaults=True):
     replayable: bool = True
     reason: str | None = None
     start: str | None = None
-    start_bytes: int = 0
     no_files: str | None = None
+    lost: str | None = None
+    file_bytes: int = 0
 
     def spoil(self, reason: str) -> None:
         """It can't be replayed; the first reason stays."""

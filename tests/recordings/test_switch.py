@@ -8,7 +8,7 @@ import trio
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
-from agentos.recordings.format import Json
+from agentos.recordings.format import Json, Life
 from agentos.recordings.reader import RecordedCall
 from agentos.recordings.replay.life import LifeReplay
 from agentos.recordings.replay.sealed import name_itself
@@ -83,14 +83,16 @@ def test_an_edited_answer_keeps_what_is_not_given_and_all_others_are_as_recorded
 
 
 def test_what_the_live_part_does_not_find_is_said() -> None:
-    live, stopped = (list_losses(CALLS, Switch(9, live)) for live in (True, False))
+    bare, kept = Life("coder/1", "coder", 1.0), Life("coder/1", "coder", 1.0, start="empty")
+    live, stopped = (list_losses(CALLS, Switch(9, live), bare) for live in (True, False))
 
     assert live == [
-        "commands of EXEC that aren't run: 1; files that they changed aren't there",
+        "commands of EXEC that aren't run: 1; files that they changed aren't there: the recording has none of them",
         "answered and not done, so that the live part finds the state of today: STORE (1)",
     ]
     assert stopped == live[:1]
-    assert list_losses(CALLS, Switch(3, True)) == []
+    assert list_losses(CALLS, Switch(9, True), kept) == live[1:]
+    assert list_losses(CALLS, Switch(3, True), bare) == []
 
 
 def load(calls: list[RecordedCall], switch: Switch) -> LifeReplay:

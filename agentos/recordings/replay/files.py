@@ -2,10 +2,18 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from attrs import frozen
 
+from agentos.agents.registry import Registry
+from agentos.kernel.call import Call
+from agentos.recordings.changes import NotKept, put_changes
+from agentos.recordings.commands import CommandFiles
 from agentos.recordings.format import EMPTY, Life
+from agentos.recordings.matching import Difference
+from agentos.recordings.reader import RecordedCall, Recording
+from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.services.snapshots.overlays import NoOverlay
 from agentos.services.snapshots.snapshots import Snapshots, Taken
 from agentos.services.snapshots.store import BadLayer, Snapshot
@@ -45,6 +53,29 @@ class StartFiles:
             await self.snapshots.end_scratch(name)
         except ERRORS as error:
             raise ReplayFailed(f"the files of {name} can't be removed: {error}") from None
+
+
+@frozen
+class CommandChanges:
+    """Puts what the commands of a recording have changed into the files of an agent that lives its life again."""
+
+    recording: Recording
+    registry: Registry
+    commands: CommandFiles
+
+    async def put(self, call: Call, recorded: RecordedCall) -> Sequence[Difference]:
+        """Do it for one command, before it is answered; returns what could not be put."""
+        view = self.registry.find(call.caller.id, None).life.view
+        if view is None:  # it ends
+            return []
+        put = partial(put_changes, self.recording.path, recorded.begin, view.roots[WORKSPACE], view.identity)
+        try:
+            async with self.commands.around(call):  # a fork is recorded in its turn
+                failed = await run_in_thread(put)
+        except (NotKept, OSError, CallError) as error:
+            return [Difference("file", f"EXEC, call {recorded.begin}", f"{recorded.files} changed files", str(error))]
+        where = f"EXEC, call {recorded.begin}, "
+        return [Difference("file", where + path, "changed", f"can't be: {why}") for path, why in failed]
 
 
 async def find_start(snapshots: Snapshots, life: Life) -> tuple[Snapshot | None, Sequence[str]]:

@@ -8,7 +8,7 @@
 # answer ends it as long as others are to come, unless an answer was edited. docs/decisions/0108.
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,6 +39,8 @@ UNREAD = frozenset({"bad_request", "too_large", "unknown_call"})  # codes of cal
 WITHOUT_RIGHTS = frozenset({"RECV", "ACK", "REGISTER", "ASYNC_POLL"})  # they are, too, where rules refuse them
 APPROVED = Decision("allow", "the recording", "a person had decided in the recorded life")
 
+PutFiles = Callable[[Call, RecordedCall], Awaitable[Sequence[Difference]]]
+"""Makes in an agent's files what a recorded command has changed; returns what could not be made."""
 Do = Callable[[Any], Any] | None
 
 
@@ -63,6 +65,7 @@ class LifeReplay:
     recorded_end: str | None = None
     switch: Switch = field(factory=Switch)
     give_rights: Callable[[Caller, bool], None] = field(default=lambda caller, whole: None)
+    put_files: PutFiles | None = None
     live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
     progress: Progress = field(factory=Progress)
@@ -107,6 +110,8 @@ class LifeReplay:
         assert recorded.reply is not None, "a call without a reply waits"
         if do is not None and op in (Op.READ, Op.WRITE):
             await self._compare_file(op, call, do, recorded.reply)
+        if self.put_files is not None and recorded.files:
+            self._add_drift(await self.put_files(call, recorded))
         for chunk in recorded.chunks:
             await call.send(encode_line(chunk))
         self._look()

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from agentos.recordings.format import Json
+from agentos.recordings.format import Json, Life
 from agentos.recordings.reader import RecordedCall
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec
@@ -85,11 +85,13 @@ def edit_answer(call: RecordedCall, reply: Mapping[str, Any], where: str) -> Rec
     return attrs.evolve(call, reply=made, chunks=chunks)
 
 
-def list_losses(calls: Sequence[RecordedCall], switch: Switch) -> Sequence[str]:
+def list_losses(calls: Sequence[RecordedCall], switch: Switch, life: Life) -> Sequence[str]:
     """What the live part doesn't find as it was, in sentences."""
     done = [call.call for call in calls if switch.is_before(call) and call.reply and call.reply.get("success") is True]
     commands = done.count("EXEC")
-    found = [f"commands of EXEC that aren't run: {commands}; files that they changed aren't there"] if commands else []
+    why = life.lost or ("the recording has none of them" if life.start is None else None)
+    found = [f"commands of EXEC that aren't run: {commands}; files that they changed aren't there: {why}"]
+    found = found if commands and why else []
     effects = Counter(name for name in done if name in EFFECTS)
     if switch.live and effects:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(effects.items()))

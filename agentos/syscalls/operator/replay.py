@@ -15,6 +15,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
+from agentos.recordings.commands import CommandFiles
 from agentos.recordings.format import NAME, Life
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
@@ -26,7 +27,7 @@ from agentos.recordings.replay.agent import (
     describe_replay,
     find_spec,
 )
-from agentos.recordings.replay.files import StartFiles, find_start
+from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
 from agentos.recordings.replay.life import LifeReplay, load_calls
 from agentos.recordings.replay.progress import Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
@@ -98,8 +99,9 @@ class ReplayCalls:
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
+        told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
-        told.progress.notes += [*notes, *list_losses(found, switch)]
+        told.progress.notes += [*notes, *list_losses(found, switch, life)]
         if switch.live:  # nothing is awaited until it runs
             spec = choose_name(spec, self._is_taken)
         files = StartFiles(self.snapshots, start, switch.live) if start is not None else None

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentos.recordings.reader import read_recording
 from agentos_sdk import AgentOSClient
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
@@ -32,9 +33,16 @@ workspace = "{place}/own"
 
 [[agents]]
 name = "bare"
-script = "{place}/coder.py"
+script = "{place}/runner.py"
 restart = "temporary"
 record = true
+
+[[agents]]
+name = "runner"
+script = "{place}/runner.py"
+restart = "temporary"
+record = true
+workspace = {{ path = "{place}/project", mode = "overlay" }}
 """
 CODER = """
 import json, pathlib
@@ -50,6 +58,28 @@ with AgentOSClient() as me:
     pathlib.Path("own").write_text(f"own {lives}")
     read = me.read_file("lives")["content"]
     print(json.dumps([began, read]), flush=True)
+"""
+
+RUNNER = """
+import json, pathlib
+from agentos_sdk import AgentOSClient
+
+def look():
+    found = {}
+    for path in sorted(pathlib.Path(".").rglob("*")):
+        shown = str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else "-"
+        found[str(path)] = [shown, 0 if path.is_symlink() else path.stat().st_mode]
+    return found
+
+with AgentOSClient() as me:
+    seen = [look()]
+    me.exec("mkdir -p sub; echo made > made; date +%s%N > when; rm -rf a.txt sub; mkdir sub; echo new > sub/new; "
+            "ln -s made link; mkdir -p x/y; echo deep > x/y/z; chmod 700 x/y")
+    seen.append(look())
+    pathlib.Path("own").write_text("own")
+    me.exec("rm own x/y/z; echo more >> made; mv sub other")
+    seen.append(look())
+    print(json.dumps(seen), flush=True)
 """
 
 
@@ -72,8 +102,7 @@ class Recorded:
         """What REPLAY_STATUS said at the end, and what the agent printed last."""
         agent = up(client.replay_start(path=name, **fields))["name"]
         until(lambda: client.replay_status()["state"] != "RUNNING", "the replay has ended")
-        lines = [one["text"] for one in client.logs(agent)["lines"] if one["stream"] == "stdout"]
-        return dict(client.replay_status()), json.loads(lines[-1])
+        return dict(client.replay_status()), printed(client, agent)
 
 
 def has_ended(manifest: Path) -> bool:
@@ -89,16 +118,20 @@ def recorded(kernels: None) -> Iterator[Recorded]:
             (place / name).mkdir()
             (place / name / "a.txt").write_text("of the host")
             (place / name).chmod(0o777)
+            (place / name / "sub").mkdir(mode=0o777)
+            (place / name / "sub" / "b.txt").write_text("of the host")
         (place / "coder.py").write_text(CODER)
+        (place / "runner.py").write_text(RUNNER)
         with running(TOML.format(place=place)) as kernel:
             found = Recorded(kernel, place / "project")
             with kernel.client() as client:
-                for name in ("coder", "direct", "bare"):
+                for name in ("coder", "direct", "bare", "runner"):
                     in_state(client, name, "exited")
                 up(client.start("coder"))
                 found.life("coder-2")
                 found.life("direct-1")
                 found.life("bare-1")
+                found.life("runner-1")
             yield found
 
 
@@ -133,7 +166,6 @@ def test_a_directory_that_has_changed_since_is_named(recorded: Recorded) -> None
 def test_where_no_snapshot_can_be_taken_a_life_is_replayed_without_files_and_says_so(recorded: Recorded) -> None:
     with recorded.kernel.client() as client:
         found, seen = recorded.replay(client, "direct-1")
-        bare, _ = recorded.replay(client, "bare-1")
     shown = run_agentos(
         ["recordings", "show", "direct-1", "--state-dir", str(recorded.kernel.state_dir)],
         recorded.kernel.place,
@@ -144,7 +176,40 @@ def test_where_no_snapshot_can_be_taken_a_life_is_replayed_without_files_and_say
     assert len(found["notes"]) == 1
     assert "empty at the begin: its workspace is a directory" in found["notes"][0]
     assert "without its files: its workspace is a directory" in shown.stdout
-    assert (bare["verdict"], bare["notes"], recorded.life("bare-1")["start"]) == ("identical", [], "empty")
+
+
+def printed(client: AgentOSClient, name: str) -> Any:
+    """What an agent has printed last."""
+    return json.loads([one["text"] for one in client.logs(name)["lines"] if one["stream"] == "stdout"][-1])
+
+
+@pytest.mark.parametrize("name", ["runner", "bare"])
+def test_what_commands_have_changed_is_there_again_though_none_runs(recorded: Recorded, name: str) -> None:
+    with recorded.kernel.client() as client:
+        then = printed(client, name)
+        found, now = recorded.replay(client, f"{name}-1")
+
+    assert (found["verdict"], found["drift"]) == ("identical", []), found
+    assert not any("EXEC" in note for note in found["notes"])
+    assert now == then
+    assert [files.get("made", [None])[0] for files in then] == [None, "made\n", "made\nmore\n"]
+    assert ("a.txt" in then[0], "a.txt" in then[1]) == (name == "runner", False)
+    assert recorded.life(f"{name}-1").get("lost") is None
+
+
+@pytest.mark.parametrize("name", ["runner", "bare"])
+def test_a_live_part_begins_with_the_files_as_they_were_there(recorded: Recorded, name: str) -> None:
+    path = recorded.path(f"{name}-1").parent
+    second = [call.begin for call in read_recording(path).calls() if call.call == "EXEC"][1]
+    with recorded.kernel.client() as client:
+        then = printed(client, name)
+        found, now = recorded.replay(client, f"{name}-1", until=second, then="live")
+        kept = read_recording(recorded.kernel.state_dir / "recordings" / str(found["recording"]).rpartition("/")[2])
+
+    assert now == then, found
+    assert [call.files for call in kept.calls() if call.call == "EXEC"] == [
+        call.files for call in read_recording(path).calls() if call.call == "EXEC"
+    ]
 
 
 def test_files_of_a_recording_go_with_it(recorded: Recorded) -> None:
@@ -154,7 +219,7 @@ def test_files_of_a_recording_go_with_it(recorded: Recorded) -> None:
     assert (kept / number / "record.json").exists()
     with kernel.client() as client:
         assert up(client.snapshots("coder"))["snapshots"] == []
-        words = ["recordings", "rm", "coder-1", "--state-dir", str(kernel.state_dir)]
+        words = ["recordings", "rm", "coder-1", "runner-1", "--state-dir", str(kernel.state_dir)]
         assert run_agentos(words, kernel.place, environment(kernel.place)).returncode == 0
         up(client.start("coder"))
 

@@ -10,7 +10,6 @@ import base64
 import json
 import re
 from collections import deque
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -98,7 +97,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode({**whole, "lives": lives}), indent=1) + b"\n"
 
 
-def encode_line(line: Mapping[str, Any]) -> bytes:
+def encode_line(line: object) -> bytes:
     """A line without its end. Half a surrogate pair, which an agent may send, is kept as an escape."""
     try:
         return msgspec.json.encode(line)

@@ -20,6 +20,7 @@ from agentos.services.events import ReplayDiverged
 from agentos_sdk.errors import BadRequest, CallError, NotFound, Unavailable
 
 from .files import StartFiles
+from .keys import ScratchKeys
 from .life import LifeReplay
 from .progress import Progress, ReplayFailed
 
@@ -85,7 +86,7 @@ def find_spec(registry: Registry, name: str) -> AgentSpec:
 class AgentReplay:
     """A :class:`~.progress.Replay` of one life, started for ``caller``.
 
-    Without ``files`` the agent's workspace is used as it is found.
+    Without ``files`` the agent's workspace is used as it is found, without ``keys`` its private keys.
     """
 
     supervision: Supervision
@@ -95,6 +96,7 @@ class AgentReplay:
     caller: Caller
     flush: Callable[[], Awaitable[None]]  # returns when what was recorded has been written
     files: StartFiles | None = None
+    keys: ScratchKeys | None = None
 
     @property
     def name(self) -> str:
@@ -113,8 +115,9 @@ class AgentReplay:
         if self.callers.registry.is_taken(name):
             raise ReplayFailed(f"there is an agent {name} already")
         agent: Agent | None = None
-        if self.files is not None:
-            await self.files.begin(name)
+        given = [one for one in (self.files, self.keys) if one is not None]
+        for one in given:
+            await one.begin(name)
         self.callers.standing_in[name] = life
         try:
             try:
@@ -135,8 +138,8 @@ class AgentReplay:
                 if agent is not None and agent.recording is not None:
                     await self.flush()
                     life.progress.recording = agent.recording
-                if self.files is not None:
-                    await self.files.end(name)
+                for one in given:
+                    await one.end(name)
         end = agent.end if agent is not None and not life.over.is_set() else None
         life.judge(end.reason if end is not None else None)
         if life.progress.divergence is not None:

@@ -15,10 +15,11 @@ from contextlib import AbstractAsyncContextManager
 import trio
 from attrs import define
 
+from agentos.services.state.copies import KeptKey
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import QuotaExceeded, Unavailable
 
-from .kept import Kept
+from .kept import Kept, read_keys
 from .overlays import NoOverlay, Overlays
 from .store import MAX_DEPTH, BadLayer, Record, Snapshot, drop_layers
 
@@ -161,6 +162,10 @@ class Snapshots:
         """
         async with self.overlays.lock(name):
             await run_in_thread(self._begin_scratch, snapshot, name)
+
+    async def read_keys(self, snapshot: Snapshot) -> Sequence[KeptKey]:
+        """The private keys that a snapshot has. Raises ``OSError``."""
+        return await run_in_thread(read_keys, self.overlays.store, snapshot)
 
     async def end_scratch(self, name: str) -> None:
         """Remove what :meth:`begin_scratch` has made, and the agent has changed. Raises ``OSError``, ``BadLayer``."""

@@ -1,6 +1,7 @@
 """Handlers of REPLAY_START, REPLAY_STATUS and REPLAY_STOP."""
 
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,10 +29,11 @@ from agentos.recordings.replay.agent import (
     find_spec,
 )
 from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
+from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
 from agentos.recordings.replay.life import LifeReplay, load_calls
 from agentos.recordings.replay.progress import Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
-from agentos.recordings.replay.switch import list_losses, plan_switch
+from agentos.recordings.replay.switch import is_of_own_key, list_losses, plan_switch
 from agentos.recordings.replay.text import TextReplay, read_entries
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.threads import run_in_thread
@@ -102,10 +104,15 @@ class ReplayCalls:
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
         told.progress.notes += [*notes, *list_losses(found, switch, life)]
-        if switch.live:  # nothing is awaited until it runs
+        keys = None
+        if switch.live:
+            kept = await self.snapshots.read_keys(start) if start is not None else []
+            keys = ScratchKeys(self.snapshots.kept.state, build_keys(kept, found, switch, time.time()))
+            told.progress.notes += [ONLY_SHOWN] if start is None and any(map(is_of_own_key, found)) else []
+            # Nothing is awaited until it runs.
             spec = choose_name(spec, self._is_taken)
         files = StartFiles(self.snapshots, start, switch.live) if start is not None else None
-        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, files)
+        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, files, keys)
 
     def _is_taken(self, name: str) -> bool:
         return self.callers.registry.is_taken(name) or self.replays.is_running(name)

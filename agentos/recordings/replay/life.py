@@ -66,6 +66,7 @@ class LifeReplay:
     switch: Switch = field(factory=Switch)
     give_rights: Callable[[Caller, bool], None] = field(default=lambda caller, whole: None)
     put_files: PutFiles | None = None
+    deliver: Callable[[Caller], None] | None = None  # what waited in its mailbox; once, before the first live call
     live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
     progress: Progress = field(factory=Progress)
@@ -177,6 +178,9 @@ class LifeReplay:
     def go_on(self, caller: Caller) -> None:
         """A call of ``caller`` is done live, with its own rights from now on."""
         self.give_rights(caller, not self._left)
+        deliver, self.deliver = self.deliver, None
+        if deliver is not None:
+            deliver(caller)
 
     def _add_drift(self, found: Sequence[Difference]) -> None:
         room = MAX_DRIFT - len(self.progress.drift)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -30,6 +31,7 @@ from agentos.recordings.replay.agent import (
 )
 from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
 from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
+from agentos.recordings.replay.letters import find_letters
 from agentos.recordings.replay.life import LifeReplay, load_calls
 from agentos.recordings.replay.progress import Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
@@ -106,6 +108,9 @@ class ReplayCalls:
         told.progress.notes += [*notes, *list_losses(found, switch, life)]
         keys = None
         if switch.live:
+            letters = find_letters(found, switch)
+            told.deliver = partial(letters.put, self.callers.mail)
+            told.progress.notes += letters.notes
             kept = await self.snapshots.read_keys(start) if start is not None else []
             keys = ScratchKeys(self.snapshots.kept.state, build_keys(kept, found, switch, time.time()))
             told.progress.notes += [ONLY_SHOWN] if start is None and any(map(is_of_own_key, found)) else []

@@ -36,12 +36,14 @@ name = "bare"
 script = "{place}/runner.py"
 restart = "temporary"
 record = true
+permissions = {{ level = "sandboxed", allow = {{ send = ["runner", "bare"] }} }}
 
 [[agents]]
 name = "runner"
 script = "{place}/runner.py"
 restart = "temporary"
 record = true
+permissions = {{ level = "sandboxed", allow = {{ send = ["runner", "bare"] }} }}
 workspace = {{ path = "{place}/project", mode = "overlay" }}
 """
 CODER = """
@@ -72,6 +74,8 @@ def look():
     return found
 
 with AgentOSClient() as me:
+    name = me.hello()["name"]
+    assert me.send_message({"sent": "first"}, to_name=name)["success"]
     seen = [look()]
     me.exec("mkdir -p sub; echo made > made; date +%s%N > when; rm -rf a.txt sub; mkdir sub; echo new > sub/new; "
             "ln -s made link; mkdir -p x/y; echo deep > x/y/z; chmod 700 x/y")
@@ -81,6 +85,7 @@ with AgentOSClient() as me:
     me.exec("rm own x/y/z; echo more >> made; mv sub other")
     seen.append(look())
     seen.append(me.fetch("turn", scope="agent")["value"])
+    seen.append([one["message"] for one in me.recv_messages()["messages"]])
     me.store("turn", "end", scope="agent")
     print(json.dumps(seen), flush=True)
 """
@@ -201,7 +206,7 @@ def test_what_commands_have_changed_is_there_again_though_none_runs(recorded: Re
 
 
 @pytest.mark.parametrize("name", ["runner", "bare"])
-def test_a_live_part_begins_with_files_and_keys_as_they_were_there(recorded: Recorded, name: str) -> None:
+def test_a_live_part_begins_with_files_keys_and_mail_as_they_were_there(recorded: Recorded, name: str) -> None:
     path = recorded.path(f"{name}-1").parent
     second = [call.begin for call in read_recording(path).calls() if call.call == "EXEC"][1]
     with recorded.kernel.client() as client:
@@ -211,7 +216,8 @@ def test_a_live_part_begins_with_files_and_keys_as_they_were_there(recorded: Rec
         kept = read_recording(recorded.kernel.state_dir / "recordings" / str(found["recording"]).rpartition("/")[2])
 
     assert now == then, found
-    assert (then[3], private) == ("second", {"runner": "end", "runner-fork": None})
+    assert then[3:] == ["second", [{"sent": "first"}]]
+    assert private == {"runner": "end", "runner-fork": None}
     assert [call.files for call in kept.calls() if call.call == "EXEC"] == [
         call.files for call in read_recording(path).calls() if call.call == "EXEC"
     ]

@@ -24,7 +24,7 @@ define PYTEST
   $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(UNGUESTED)" $(1) && [ $$first = 0 ]
 endef
 
-.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
+.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail proof-replay proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -35,6 +35,7 @@ help:
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make proof-kills  kill the kernel fifty times under load: nothing that was acknowledged is lost"
 	@echo "make proof-mail   end the kernel a hundred times, half of them by kill -9: no acknowledged message is lost"
+	@echo "make proof-replay  kill recorded programs at each turn: all is done once, and replays are sealed"
 	@echo "make proof-snapshots  a thousand snapshots of databases that are written meanwhile: each is sound"
 	@echo "make proof-loop   kill the loop at each of its records: nothing is done twice"
 	@echo "make security  set up, then run the attacks alone, and programs behind the filtered network"
@@ -95,6 +96,9 @@ proof-kills: $(READY)
 
 proof-mail: $(READY)
 	$(PROOF) tests/system/kernel/test_kept_mail.py
+
+proof-replay: $(READY)
+	$(PROOF) tests/recordings tests/system/recordings
 
 proof-snapshots: $(READY)
 	$(PROOF) tests/system/snapshots/test_databases.py

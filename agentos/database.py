@@ -1,24 +1,23 @@
 """SQLite database with a single writer: queued units of work share a commit, but each succeeds or fails alone.
 
-Every owner keeps its own tables and its own SQL; this module has only the file, its connection and the queue. A unit of
-work is a function that gets the connection and runs in a thread: the event loop never waits for the disk. It runs in
-its own savepoint inside the shared transaction, sees everything queued before it, and returns values (no cursor). It
-must change nothing except through the connection, because it may be run again, and must neither begin nor commit (as
-``executescript`` does, too).
+Every owner keeps its own tables and its own SQL; this module has only the queue; the file is opened and checked by
+:mod:`agentos.database_file`. A unit of work is a function that gets the connection and runs in a thread: the event loop
+never waits for the disk. It runs in its own savepoint inside the shared transaction, sees everything queued before it,
+and returns values (no cursor). It must change nothing except through the connection, because it may be run again, and
+must neither begin nor commit (as ``executescript`` does, too).
 
 Acknowledged commits survive the kernel's death, including kill -9. After a power failure the last commits may be
 missing, but the file is intact: SQLite in WAL mode with synchronous=NORMAL, or FULL if it is opened ``durable``. An
-owner that can't accept this opens a file of its own by :func:`connect` with ``durable``, and is its only writer.
+owner that can't accept this opens a file of its own by :func:`~agentos.database_file.connect` with ``durable``, and is
+its only writer.
 """
 
 import contextlib
 import itertools
 import logging
-import os
-import secrets
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -27,25 +26,33 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import trio
 from attrs import define
-from msgspec import Struct
 from msgspec.structs import replace
 from outcome import Error, Outcome, Value, capture
 
 from agentos.finishing import run_and_finish
-from agentos.private_files import check_file, describe_error, display_path, open_file
+from agentos.private_files import display_path
+
+from .database_file import (
+    WITNESS,
+    CheckIdentity,
+    DatabaseError,
+    Identity,
+    Schemas,
+    accept_any,
+    connect,
+    explain_error,
+    find_remedy,
+    identify,
+)
+
+__all__ = ["Batch", "Database", "DatabaseError", "Done", "open_database"]
 
 log = logging.getLogger(__name__)
 
 MAX_QUEUED_UNITS = 1000  # units of work in the queue, and in one commit
 TURN_SECONDS = 0.00025  # seconds of telling outcomes before other tasks run
-APPLICATION_ID = 0x41474E54  # "AGNT", in the file's header
-BUSY_TIMEOUT = 5.0  # seconds to wait for other writers of the file: a person with a shell, a backup
-
-WITNESS: Sequence[str] = ("CREATE TABLE witness (id TEXT NOT NULL, commits INTEGER NOT NULL)",)  # of open_database
 
 T = TypeVar("T")
-Schemas: TypeAlias = Mapping[str, Sequence[str]]
-"""For each owner, the statements that create its tables, in order; never changed, only appended to."""
 
 Batch: TypeAlias = Callable[[Sequence[Any], sqlite3.Connection], Sequence[Outcome[Any]]]
 """Does the work of several items at once, in their order, and returns the outcome of each.
@@ -53,37 +60,6 @@ Batch: TypeAlias = Callable[[Sequence[Any], sqlite3.Connection], Sequence[Outcom
 What fails is not written. Each statement gives up the GIL and waits for it again, up to 5 ms where the event loop is
 busy: one statement for a hundred items is that much faster.
 """
-
-_MOVE_AWAY = "move it away, with its -wal and -shm files, and start once with --accept-lost-state"
-_REMEDIES = {
-    sqlite3.SQLITE_FULL: "free some room on its file system",
-    sqlite3.SQLITE_IOERR: "check its file system: it is full or failing",
-    sqlite3.SQLITE_READONLY: "let this user write to it, or choose another directory with --state-dir",
-    sqlite3.SQLITE_CANTOPEN: "let this user write there, or choose another directory with --state-dir",
-    sqlite3.SQLITE_BUSY: "another program has it locked: stop that program",
-    sqlite3.SQLITE_CORRUPT: f"it is damaged: restore a backup, or {_MOVE_AWAY}",
-    sqlite3.SQLITE_NOTADB: f"{_MOVE_AWAY}",
-}
-
-
-class Identity(Struct, frozen=True):
-    """Which database it is, and how many commits it has had."""
-
-    id: str = ""
-    commits: int = 0
-
-
-CheckIdentity: TypeAlias = Callable[[Identity | None], None]
-"""Gets the identity of a file before anything is written, None for one that is missing or empty. May raise."""
-
-
-def _accept(identity: Identity | None) -> None:
-    """Take any file."""
-
-
-class DatabaseError(Exception):
-    """The file can't be opened, read or written; the text names it and says what to do. It is left unchanged."""
-
 
 Done: TypeAlias = Callable[[Outcome[Any]], object]
 """Takes the outcome of queued work, in the event loop; must not raise."""
@@ -112,7 +88,7 @@ class _Unit:
 
 @contextlib.asynccontextmanager
 async def open_database(
-    path: Path, schemas: Schemas, check: CheckIdentity = _accept, *, durable: bool = False
+    path: Path, schemas: Schemas, check: CheckIdentity = accept_any, *, durable: bool = False
 ) -> AsyncIterator["Database"]:
     """Open or create the database at ``path`` with every owner's tables; raises :class:`DatabaseError`.
 
@@ -124,7 +100,7 @@ async def open_database(
     if durable:
         connection.execute("PRAGMA synchronous = FULL")
     try:
-        database = Database(path, await trio.to_thread.run_sync(_identify, connection))
+        database = Database(path, await trio.to_thread.run_sync(identify, connection))
         writer = _Writer(path, connection)
         async with run_and_finish(partial(writer.serve, database), lambda failure: database.close()):
             yield database
@@ -313,118 +289,7 @@ class _Writer:
             if not self._connection.in_transaction:  # SQLite itself gave up: no room, no memory, a failing disk
                 raise result.error
             self._connection.execute("ROLLBACK TO alone")
-            if _find_remedy(result.error) is not None:
+            if find_remedy(result.error) is not None:
                 result = Error(explain_error(self._path, result.error))
         self._connection.execute("RELEASE alone")
         return result
-
-
-def connect(
-    path: Path, schemas: Schemas, *, durable: bool = False, check: CheckIdentity = _accept
-) -> sqlite3.Connection:
-    """Open the only writing connection to the file at ``path``; the file is created, checked and migrated. Blocks.
-
-    ``durable``: commits survive a power failure, too, but each waits for the disk. The file isn't checked for
-    corruption from end to end, because the owner of such a file has its own check. ``check`` may refuse the file.
-    """
-    if not path.is_file() or not path.stat().st_size:
-        check(None)
-        check = _accept  # it has decided
-    try:
-        fd = open_file(path, os.O_RDWR | os.O_CREAT)
-        try:
-            os.fchmod(fd, 0o600)
-            made = os.fstat(fd)
-        finally:
-            os.close(fd)
-        for end in ("-wal", "-shm", "-journal"):
-            check_file(Path(f"{path}{end}"))
-    except OSError as error:
-        raise DatabaseError(describe_error(error, path)) from None
-    try:
-        with contextlib.ExitStack() as undo:
-            connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
-            undo.callback(connection.close)
-            _check_opened(connection, path, made)
-            _prepare(connection, path, schemas, durable, check)
-            undo.pop_all()
-            return connection
-    except sqlite3.Error as error:
-        raise explain_error(path, error) from None
-
-
-def _check_opened(connection: sqlite3.Connection, path: Path, made: os.stat_result) -> None:
-    """Check that SQLite opened the right file: it resolves a held directory's path, which may be renamed since."""
-    (_, _, opened) = connection.execute("PRAGMA database_list").fetchone()
-    try:
-        same = os.path.samestat(os.stat(opened), made)
-    except OSError:
-        same = False
-    if not same:
-        raise DatabaseError(f"{display_path(path)}: it was replaced while it was opened: start again")
-
-
-def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durable: bool, check: CheckIdentity) -> None:
-    """Check that the file is ours and intact before anything is written; then create or migrate the tables."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != APPLICATION_ID and (application or tables):
-        raise DatabaseError(
-            f"{display_path(path)}: a database of another program: move it away, or choose another --state-dir"
-        )
-    (found,) = ("ok",) if durable else connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise DatabaseError(f"{display_path(path)}: {' '.join(found.split())}: {_REMEDIES[sqlite3.SQLITE_CORRUPT]}")
-    check(_read_identity(connection))
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":
-        raise DatabaseError(
-            f"{display_path(path)}: no write-ahead log possible there: choose another directory with --state-dir"
-        )
-    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute("CREATE TABLE IF NOT EXISTS owners (name TEXT PRIMARY KEY, version INTEGER NOT NULL)")
-    versions = dict(connection.execute("SELECT name, version FROM owners"))
-    for owner, steps in schemas.items():
-        if (version := versions.get(owner, 0)) > len(steps):
-            raise DatabaseError(
-                f"{display_path(path)}: written by a newer version "
-                f"(it has {owner} {version}, this one knows {len(steps)}): "
-                "use that one, or choose another directory with --state-dir"
-            )
-        for step in steps[version:]:
-            connection.execute(step)
-        connection.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (owner, len(steps)))
-    connection.execute("COMMIT")
-
-
-def _read_identity(connection: sqlite3.Connection) -> Identity | None:
-    """None without any table; without an id for a file that was made before there were witnesses."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not tables:
-        return None
-    row = connection.execute("SELECT id, commits FROM witness").fetchone() if "witness" in tables else None
-    return Identity(*row) if row is not None else Identity()
-
-
-def _identify(connection: sqlite3.Connection) -> Identity:
-    """The identity, which a new file gets; what it has had is then safe on disk. Blocks."""
-    if not (found := _read_identity(connection)) or not found.id:
-        found = Identity(secrets.token_hex(8))
-        connection.execute("INSERT INTO witness VALUES (?, ?)", (found.id, found.commits))
-    connection.execute("PRAGMA wal_checkpoint(FULL)")
-    return found
-
-
-def _find_remedy(error: BaseException) -> str | None:
-    """The remedy if the error is caused by the file and not by the work."""
-    code = getattr(error, "sqlite_errorcode", None) if isinstance(error, sqlite3.Error) else None
-    return None if code is None else _REMEDIES.get(code & 0xFF)  # the higher bits only give details
-
-
-def explain_error(path: Path, error: BaseException) -> DatabaseError:
-    """The error for people: which file, what is wrong with it, and what to do."""
-    fix = _find_remedy(error)
-    return DatabaseError(f"{display_path(path)}: {error}: {fix}" if fix else f"{display_path(path)}: {error}")

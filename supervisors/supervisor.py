@@ -192,19 +192,11 @@ class Supervisor:
 
     async def which_children(self) -> Sequence[ChildInfo]:
         """All children, newest first. Raises NoProc."""
-
-        async def look() -> Sequence[ChildInfo]:
-            return self._children.which()
-
-        return await self._ask(look)
+        return await self._ask(partial(_look, self._children.which))
 
     async def count_children(self) -> Counts:
         """The numbers of specs, live children, supervisors and workers. Raises NoProc."""
-
-        async def look() -> Counts:
-            return self._children.count()
-
-        return await self._ask(look)
+        return await self._ask(partial(_look, self._children.count))
 
     async def _ask(self, do: Callable[[], Awaitable[T]]) -> T:
         if not self._runs or self._over.is_set():
@@ -392,6 +384,10 @@ class Supervisor:
 
     def _tell(self, report: reports.Report) -> None:
         reports.tell(self._observe, report)
+
+
+async def _look(read: Callable[[], T]) -> T:
+    return read()
 
 
 def _nest(

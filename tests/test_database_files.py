@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentos.database import DatabaseError, Schemas, connect, open_database
+from agentos.database import DatabaseError, open_database
+from agentos.database_file import Schemas, connect
 
 NUMBERS = "CREATE TABLE numbers (number INTEGER PRIMARY KEY)"
 NAMES = "CREATE TABLE names (name TEXT)"
@@ -146,7 +147,7 @@ async def test_a_file_that_is_not_ours_or_not_whole_is_named_and_left_as_it_is(
 async def test_a_file_that_another_program_writes_to_is_waited_for_and_then_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentos.database.BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr("agentos.database_file.BUSY_TIMEOUT", 0.05)
     path = tmp_path / "agentos.db"
     await opened(path, {})
     other = sqlite3.connect(path, isolation_level=None)

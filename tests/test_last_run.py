@@ -17,7 +17,8 @@ from agentos.boot.last_run import (
     host_boot,
     read_record,
 )
-from agentos.database import DatabaseError, Identity, open_database
+from agentos.database import DatabaseError, open_database
+from agentos.database_file import Identity
 from agentos.permissions.approvals.entries import TABLES as APPROVALS
 from agentos.permissions.approvals.entries import load
 from agentos.services.ids import TABLES as IDS

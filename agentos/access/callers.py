@@ -53,6 +53,9 @@ class StandIn(Replayed, AnswersApprovals, Protocol):
     def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
         """The calls that this agent makes: each keeps the rights that it needs, and is answered from the recording."""
 
+    def open(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
+        """The calls that it makes when none is answered from the recording any more."""
+
 
 @define(eq=False)
 class Callers:
@@ -137,10 +140,17 @@ class Callers:
             return spec.name
         return f"{self.queue_path(spawner)[-1].name}/{spec.name}"
 
-    def go_live(self, caller: Caller, whole: bool) -> None:
+    def resume(self, caller: Caller, stand_in: StandIn) -> None:
+        """Have an agent's calls answered by what its life before asked, until :meth:`go_live`; they are recorded."""
+        self._stand_ins[caller.id] = stand_in.seal(map(self.watch, self._table.syscalls.values()))
+        caller.approvals, caller.table = stand_in, self._table_for(caller.id)
+
+    def go_live(self, caller: Caller, stand_in: StandIn | None, whole: bool) -> None:
         """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""
         caller.replayed, caller.approvals = None, self.approvals
         if whole and self._stand_ins.pop(caller.id, None) is not None:
+            if stand_in is not None:  # it adapts what is asked
+                self._stand_ins[caller.id] = stand_in.open(map(self.watch, self._table.syscalls.values()))
             caller.table = self._table_for(caller.id)
 
     def of_server(self, name: str, given: PermissionSet) -> Caller:

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import attrs
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
@@ -31,6 +31,7 @@ from .spec import (
     GroupSpec,
     HealthCheck,
     Isolation,
+    OnCrash,
     OnGiveUp,
     Runtime,
     Shutdown,
@@ -68,6 +69,7 @@ class Request(Struct, frozen=True, kw_only=True):
     start: StartReason | None = None
     idle_stop: float | None = None
     record: bool | None = None
+    on_crash: OnCrash | None = None
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None
@@ -85,6 +87,7 @@ class Request(Struct, frozen=True, kw_only=True):
     runtime: Runtime | None = None
     terminals: bool | None = None
     image: str | None = None
+    user: Literal["root"] | None = None
     llm: values.Share | None = None
     permissions: PermissionSet | None = None
 
@@ -129,11 +132,14 @@ def build(
         spec = inherit(spec, parent) if parent is not None else spec
     if not spec.jailed:
         mode = "workspace_mode" if request.workspace is None else "workspace"  # a file has both as one key
-        for name in ("code", mode, "runtime", "image", "terminals"):
+        for name in ("code", mode, "runtime", "image", "user", "terminals"):
             if getattr(request, name) not in (None, "exec", False):
                 report(BadField(name, "only a jail has this, and isolation is none: leave it out"))
         if spec.network == "filtered":
             report(BadField("network", "only a jail can be filtered, and isolation is none: give it a jail"))
+    if spec.on_crash == "resume":
+        check_resume(spec, request, report)
+        spec = replace(spec, record=True)
     with report_bad_field(report):
         spec = paths.resolve(spec, request, report)
     for mistake in (*layout.mistakes(spec), *layout.find_host_faults(spec)) if spec.jailed else layout.bad_limits(spec):
@@ -157,6 +163,19 @@ def check_values(request: Request, report: ReportMistake) -> None:
         value = getattr(request, name)
         if value not in (None, math.inf) and not rule.holds(value):
             report(BadField(name, f"expected {rule.expected}, got {quote(value)}"))
+
+
+def check_resume(spec: AgentSpec, request: Request, report: ReportMistake) -> None:
+    """What an agent needs so that its life can go on after a crash: all that it did is recorded."""
+    needs = 'on_crash = "resume"'
+    if request.record is False:
+        report(BadField("record", f"{needs} needs the recording of its lives: leave record out"))
+    if not spec.jailed:
+        report(BadField("on_crash", "only a jail keeps an agent to calls that are recorded: give it a jail"))
+    elif spec.network == "host":
+        report(BadField("on_crash", "the host's network isn't recorded: set network = \"filtered\", or leave it out"))
+    if spec.restart == "temporary":
+        report(BadField("on_crash", 'a temporary agent has no next life: set restart = "transient" or "permanent"'))
 
 
 def choose_isolation(level: str | None, sandboxed: bool | None, report: ReportMistake) -> Isolation:

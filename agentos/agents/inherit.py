@@ -42,6 +42,10 @@ def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
         raise ExceedsParent("runtime", f"{parent.name} was started by exec itself, and so are its children")
     if spec.terminals and parent.jailed and not parent.terminals:
         raise ExceedsParent("terminals", f"its parent {parent.name} has no terminals")
+    if parent.jailed and spec.image not in (None, parent.image):
+        raise ExceedsParent("image", f"its parent {parent.name} has {parent.image or 'none'}, and a child has the same")
+    if spec.user == "root" and parent.jailed and parent.user != "root":
+        raise ExceedsParent("user", f"its parent {parent.name} isn't root")
     return replace(
         spec,
         isolation=max(spec.isolation, parent.isolation, key=STRICTNESS.index),

@@ -26,6 +26,7 @@ from .waking.start import StartReason
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declared supervisor
 OnGiveUp = Literal["fail", "escalate"]
+OnCrash = Literal["restart", "resume"]
 Isolation = Literal["strict", "standard", "none"]
 Runtime = Literal["exec", "fast"]
 WorkspaceMode = Literal["direct", "overlay"]
@@ -120,7 +121,8 @@ class AgentSpec(Struct, frozen=True):
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
     With an ``image`` its jail has that one's files in place of the host's system, where ``python`` and a command's path
-    are looked for; it may have neither, and then runs the image's command.
+    are looked for; it may have neither, and then runs the image's command. ``user="root"``: its programs are root of
+    the image.
 
     Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
     that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory, which with ``workspace_mode="overlay"``
@@ -135,7 +137,7 @@ class AgentSpec(Struct, frozen=True):
     how many seconds it may be without a call, and ``health`` the command that checks it. With a ``schedule`` it runs at
     these times only, and waits otherwise, with a ``start`` when something has come for it; ``idle_stop`` is after how
     many seconds without a message that one ends. A ``kept`` mailbox outlives the kernel. ``record``: each of its lives
-    is recorded.
+    is recorded. ``on_crash="resume"``: the life after a crash is given the recorded answers of the one before.
     """
 
     name: str
@@ -162,6 +164,7 @@ class AgentSpec(Struct, frozen=True):
     runtime: Runtime = "exec"
     terminals: bool = False
     image: str | None = None
+    user: Literal["root"] | None = None
     llm: Share = Share()
     permissions: PermissionSet | None = None  # None: the default of its kind
     required: bool = False
@@ -174,6 +177,7 @@ class AgentSpec(Struct, frozen=True):
     start: StartReason | None = None
     idle_stop: float | None = None
     record: bool = False
+    on_crash: OnCrash = "restart"
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property
@@ -211,6 +215,7 @@ class AgentSpec(Struct, frozen=True):
             after=(),
             significant=False,
             on_give_up="fail",
+            on_crash="restart",
         )
 
 

@@ -23,7 +23,7 @@ from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.files import interpreter_prefixes
 from agentos.sandbox.host_id_registry import REGISTRY, HostIdError, HostIdRegistry
-from agentos.sandbox.host_ids import HostIdPool
+from agentos.sandbox.host_ids import BLOCK_COUNT, BLOCK_STEP, FIRST_BLOCK, HostIdPool
 from agentos.sandbox.inside.janitor import Cleanup
 from agentos.sandbox.report import probe
 from agentos.sandbox.start.spawner import Spawner
@@ -47,14 +47,16 @@ class BootError(Exception):
 class Host:
     """What the kernel holds of its host, until it ends.
 
-    ``state_dir`` is a path through the directory's file descriptor (:mod:`agentos.private_files`). ``outer_ids`` is
-    None without root. ``sdk`` is the SDK's package, ``sdk_alone`` a directory that holds only the package.
+    ``state_dir`` is a path through the directory's file descriptor (:mod:`agentos.private_files`). ``outer_ids`` and
+    ``blocks``, the ids of agents with root inside, are None without root. ``sdk`` is the SDK's package, ``sdk_alone`` a
+    directory that holds only the package.
     """
 
     run: Run
     spawner: Spawner
     cgroups: Cgroups
     outer_ids: HostIdPool | None
+    blocks: HostIdPool | None
     state_dir: Path
     sdk_alone: str
     sdk: str
@@ -81,13 +83,15 @@ def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterato
             undo.callback(run.end)
             cgroups = undo.enter_context(own_cgroup())
             spawner.set_cleanup(plan_cleanup(run, cgroups))
-            outer_ids = undo.enter_context(open_host_ids(state_dir, settings.uids)) if is_root() else None
+            outer_ids, blocks = None, None
+            if is_root():
+                outer_ids, blocks = undo.enter_context(open_host_ids(state_dir, settings.uids))
             sdk_alone, sdk = lay_out_sdk(run)
         except OSError as error:
             raise BootError(describe_error(error, state_dir)) from None
         except (SandboxError, HostIdError) as error:
             raise BootError(str(error)) from None
-        yield Host(run, spawner, cgroups, outer_ids, state_dir, sdk_alone, sdk)
+        yield Host(run, spawner, cgroups, outer_ids, blocks, state_dir, sdk_alone, sdk)
 
 
 def harden() -> None:
@@ -136,8 +140,11 @@ def lock_state_directory(state_dir: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def open_host_ids(state_dir: Path, uids: UidRange) -> Iterator[HostIdPool]:
-    """The uids of this kernel's agents, out of the registry that all kernels with root share."""
+def open_host_ids(state_dir: Path, uids: UidRange) -> Iterator[tuple[HostIdPool, HostIdPool]]:
+    """The uids of this kernel's agents, and its blocks, out of the registry that all kernels with root share."""
+    end = FIRST_BLOCK + BLOCK_COUNT * BLOCK_STEP
+    if uids.first < end and uids.first + uids.count > FIRST_BLOCK:
+        raise HostIdError(f"uids: {FIRST_BLOCK} to {end - 1} are for agents with user = root: choose others")
     with contextlib.ExitStack() as undo:
         try:
             directory = undo.enter_context(hold_directory(REGISTRY, "give it to root"))
@@ -147,7 +154,8 @@ def open_host_ids(state_dir: Path, uids: UidRange) -> Iterator[HostIdPool]:
             why = "kernels with root register there which uids their agents have"
             raise BootError(f"{place}: {error.strerror}: {why}") from None
         path, kept = state_dir / "outer-ids.json", list_kept(state_dir / "workspaces")
-        yield HostIdPool(path, registry, uids.first, uids.count, kept)
+        ids = HostIdPool(path, registry, uids.first, uids.count, kept)
+        yield ids, HostIdPool(state_dir / "blocks.json", registry, FIRST_BLOCK + 1, BLOCK_COUNT - 2)
 
 
 def affordable_connections() -> int:

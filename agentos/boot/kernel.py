@@ -40,12 +40,13 @@ from agentos.config.watch import Watch
 from agentos.http.users import find_user_but
 from agentos.images.store import Images
 from agentos.kernel.caller import Caller
-from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen, listen_again
+from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen_again, listen_for_operators
 from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.replays import Replays
+from agentos.recordings.replay.resume import Resumer
 from agentos.recordings.starts import StartTrees
 from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
@@ -56,6 +57,7 @@ from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.syscalls import Services, table
+from agentos.threads import run_in_thread
 
 from . import signals
 from .access import Access
@@ -173,6 +175,7 @@ class Kernel:
             host=probe.read_host(),
             cgroups=host.cgroups,
             outer_ids=host.outer_ids,
+            blocks=host.blocks,
             workspaces=Workspaces(
                 host.state_dir,
                 is_root(),
@@ -270,6 +273,7 @@ class Kernel:
                 serve=self.network.openai_endpoint(),
                 serve_network=self.network.serve_filtered,
                 find_ports=self.callers.authorizer.named_ports,
+                resume=Resumer(self.recordings, self.callers).prepare,
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=self.model.account,
@@ -318,34 +322,20 @@ class Kernel:
         terminal = signals.has_terminal()
         await self.imports.sweep()
         # One that comes as soon as clients can connect is received.
-        with signals.open_signals(terminal) as received, listen(operators) as listener:
+        with (
+            signals.open_signals(terminal) as received,
+            await run_in_thread(listen_for_operators, operators) as listener,
+        ):
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.poller.run)
                     nursery.start_soon(self.serve_operators, listener)
                     nursery.start_soon(listen_again, operators, self.serve_operators)
                     services = (
-                        self.host.spawner,
-                        self.sweeper,
-                        self.jails,
-                        self.line,
-                        self.network.client,
-                        self.reload,
-                        self.servers,
-                        self.pins,
-                        self.lives,
-                        self.approvals,
-                        self.state,
-                        self.callers.mail,
-                        self.event_log,
-                        self.callers.background,
-                        self.sampler,
-                        self.telemetry,
-                        self.recorder,
-                        self.recordings,
-                        self.timers,
-                        self.waker,
-                        self.replays,
+                        *(self.host.spawner, self.sweeper, self.jails, self.line, self.network.client, self.reload),
+                        *(self.servers, self.pins, self.lives, self.approvals, self.state, self.callers.mail),
+                        *(self.event_log, self.callers.background, self.sampler, self.telemetry, self.recorder),
+                        *(self.recordings, self.timers, self.waker, self.replays),
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

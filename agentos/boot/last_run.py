@@ -21,7 +21,8 @@ from attrs import define
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentos.database import Database, DatabaseError, Identity
+from agentos.database import Database, DatabaseError
+from agentos.database_file import Identity
 from agentos.private_files import display_path, read_file, replace_file
 from agentos.services.events import KernelKilled
 from agentos.threads import run_in_thread

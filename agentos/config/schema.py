@@ -18,6 +18,7 @@ from agentos.agents.spec import (
     RESERVED_RULE,
     STOP_TIMEOUT,
     HealthCheck,
+    OnCrash,
     OnGiveUp,
     Runtime,
     Strategy,
@@ -227,6 +228,7 @@ class AgentTable(ChildTable):
     start: StartReason | None = None
     idle_stop: Annotated[Seconds, CHECKED_RULE] | None = None
     record: bool | None = None
+    on_crash: OnCrash | None = None
     sandboxed: bool | None = None
     network: bool | Network | None = None
     isolation: Level | None = None
@@ -236,4 +238,5 @@ class AgentTable(ChildTable):
     runtime: Runtime | None = None
     terminals: bool | None = None
     image: str | None = None
+    user: Literal["root"] | None = None
     permissions: object = None

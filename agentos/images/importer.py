@@ -32,14 +32,15 @@ _ALLOWANCE = 2 << 10  # bytes of an archive for each entry, besides the contents
 _PEEKED = 64 << 10  # bytes in which the first entry must be
 
 
-class _Said(Struct, frozen=True):
-    """What an archive says of its image."""
+class Said(Struct, frozen=True):
+    """What an archive says of its image. ``powers`` counts files whose set-id bits and capabilities were left out."""
 
     digest: str
     format: str
     layers: int
     config: ImageConfig = ImageConfig()
     left_out: Sequence[str] = ()
+    powers: int = 0
 
 
 def import_image(images: Images, source: "str | BinaryIO", name: str, bounds: Bounds = Bounds()) -> Image:  # noqa: B008
@@ -101,15 +102,17 @@ def _import(images: Images, name: str, bounds: Bounds, files: Files, found: Foun
                 archive.check_blob(blob, hashed.digest, hashed.size)
                 if stream.digest != diff_id:
                     raise BadArchive(f"{blob.path}: unpacked its digest is {stream.digest}, and should be {diff_id}")
-        said = _Said(found.digest, found.format, len(found.layers), config, left_out)
-        return _finish(images, new, name, unpacking, said)
+        unpacking.finish()
+        digest, count = found.digest, len(found.layers)
+        return finish(images, new, name, Said(digest, found.format, count, config, left_out, unpacking.powers))
 
 
 def _import_root(images: Images, name: str, bounds: Bounds, data: BinaryIO) -> Image:
     stream = Stream(data, "the archive", _limit(bounds))
     with images.make() as new, _unpack(new, bounds) as unpacking:
         unpacking.add_layer(stream)
-        return _finish(images, new, name, unpacking, _Said(stream.digest, "root tar", 1))
+        unpacking.finish()
+        return finish(images, new, name, Said(stream.digest, "root tar", 1, powers=unpacking.powers))
 
 
 @contextlib.contextmanager
@@ -123,9 +126,8 @@ def _unpack(new: NewTree, bounds: Bounds) -> Iterator[Unpacking]:
         os.close(top)
 
 
-def _finish(images: Images, new: NewTree, name: str, unpacking: Unpacking, said: _Said) -> Image:
-    """Write the tree to disk and name it."""
-    unpacking.finish()
+def finish(images: Images, new: NewTree, name: str, said: Said) -> Image:
+    """Write a tree to disk and name it."""
     top = os.open(new.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size, entries, directories, names = describe_tree(top)
@@ -134,8 +136,8 @@ def _finish(images: Images, new: NewTree, name: str, unpacking: Unpacking, said:
     finally:
         os.close(top)
     left_out = list(said.left_out)
-    if unpacking.powers:
-        left_out.append(f"set-id bits and file capabilities aren't taken: {unpacking.powers} files had them")
+    if said.powers:
+        left_out.append(f"set-id bits and file capabilities aren't taken: {said.powers} files had them")
     given = (said.digest, said.format, said.layers, size, entries, time.time(), new.id, directories, names)
     image = Image(name, *given, said.config, tuple(left_out), accounts)
     images.name(image)

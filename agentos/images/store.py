@@ -2,6 +2,8 @@
 
     images/NAME.json       an image's record, which names its tree
     images/trees/ID/root   its files; ID is random, and an image that is imported again gets another
+    images/trees/ID/upper  while it is built: what a program in it writes
+    images/cache/KEY.json  a step of a build that was done, whose tree the next build may begin with
     images/store.lock      held exclusively while records or trees begin or cease to be
 
 A tree that no record names is garbage, unless it is locked: by an import (exclusively), or by a jail that has it as
@@ -29,7 +31,8 @@ from agentos.services.snapshots import beneath
 from .config import ImageConfig
 from .errors import BadArchive, BadStore, NoImage
 
-PLACE = "images"
+PLACE, STEPS = "images", "cache"
+MAX_STEPS = 50  # of builds; their trees share the files that they have in common
 MAX_ACCOUNTS = 32 << 10  # bytes of passwd and of group
 MAX_TOP = 256  # directories and files at an image's top: each is a rule of Landlock's
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -57,14 +60,25 @@ class Image(Struct, frozen=True):
     config: ImageConfig
     left_out: tuple[str, ...] = ()
     accounts: tuple[str, str] = ("", "")  # its passwd and group
+    building: bool = False  # one jail at a time may change it, as long as the build holds its tree
+
+
+class Step(Struct, frozen=True):
+    """A step of a build, kept with the tree after it."""
+
+    tree: str
 
 
 class Opened(Struct, frozen=True):
-    """An image in use: its files stay until :meth:`close`. ``path`` leads to them, without links."""
+    """An image in use: its files stay until :meth:`close`. ``path`` leads to them, without links.
+
+    ``upper`` is the directory with the changes of one that is built.
+    """
 
     image: Image
     path: str
     fd: int
+    upper: str = ""
 
     def close(self) -> None:
         os.close(self.fd)
@@ -90,7 +104,7 @@ class Images:
         with self._hold(make=False) as place:
             names = sorted(os.listdir(place)) if place is not None else []
             found = [_read(place, name.removesuffix(".json")) for name in names if place and name.endswith(".json")]
-        return [image for image in found if image is not None]
+        return [image for image in found if image is not None and not image.building]
 
     def find(self, name: str) -> Image:
         """Raises :class:`NoImage`, :class:`BadStore`."""
@@ -100,6 +114,15 @@ class Images:
             raise NoImage(f"there is no image {name!r}: `agentos image import FILE {name}` makes it")
         return image
 
+    def find_digest(self, name: str, digest: str) -> Image:
+        """The image with this digest, of this name if there are several. Raises :class:`NoImage`, :class:`BadStore`."""
+        images = self.list()
+        found = [image for image in images if image.digest == digest]
+        if not found:
+            other = next((f", and {name} here has another ({each.digest})" for each in images if each.name == name), "")
+            raise NoImage(f"there is no image with the digest of {name} ({digest}){other}: import or pull that one")
+        return next((image for image in found if image.name == name), found[0])
+
     def open(self, name: str) -> Opened:
         """An image for a jail. Raises :class:`NoImage`, :class:`BadStore`."""
         for _ in range(100):  # until no import replaces it meanwhile
@@ -108,6 +131,9 @@ class Images:
                 assert place is not None, "it has a record"
                 tree = place / "trees" / image.tree
                 with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                    if image.building:
+                        upper = display_path(tree / "upper")
+                        return Opened(image, display_path(tree / "root"), _lock(tree / "upper", fcntl.LOCK_EX), upper)
                     fd = _lock(tree, fcntl.LOCK_SH)
                     if (tree / "root").is_dir():
                         return Opened(image, display_path(tree / "root"), fd)
@@ -151,6 +177,32 @@ class Images:
         """Make an image, or replace it; its tree is complete and on disk."""
         with self._locked() as place:
             replace_file(place / f"{image.name}.json", msgspec.json.encode(image))
+
+    def forget(self, name: str) -> None:
+        """Remove the record of an image that was being built."""
+        with self._locked() as place:
+            (place / f"{name}.json").unlink(missing_ok=True)
+
+    def keep_step(self, key: str, new: "NewTree") -> None:
+        """Keep the tree of a build's step; of all steps only the latest used are kept."""
+        with self._locked() as place:
+            (place / STEPS).mkdir(mode=0o700, exist_ok=True)
+            replace_file(place / STEPS / f"{key}.json", msgspec.json.encode(Step(new.id)))
+            times = {name: os.stat(place / STEPS / name).st_mtime_ns for name in os.listdir(place / STEPS)}
+            for name in sorted(times, key=times.__getitem__)[:-MAX_STEPS]:
+                (place / STEPS / name).unlink()
+
+    @contextlib.contextmanager
+    def open_step(self, key: str) -> Iterator[int | None]:
+        """The tree of a step that was kept; it stays meanwhile."""
+        with contextlib.ExitStack() as stack:
+            with self._locked() as place:
+                step = _read_step(place, f"{key}.json")
+                if step is not None:
+                    stack.callback(os.close, _lock(place / "trees" / step.tree, fcntl.LOCK_SH))
+                    os.utime(place / STEPS / f"{key}.json")
+                    tree = display_path(place / "trees" / step.tree / "root")
+            yield stack.enter_context(beneath.open_top(tree)) if step is not None else None
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Path]:
@@ -225,6 +277,14 @@ def _read(place: Path, name: str) -> Image | None:
         raise BadStore(f"{path} is damaged ({error}): remove it, and import the image again") from None
 
 
+def _read_step(place: Path, name: str) -> Step | None:
+    """A damaged one is as one that isn't there: the step is done again."""
+    try:
+        return msgspec.json.decode(read_file(place / STEPS / name), type=Step)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
 def _lock(path: Path, how: int) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -235,16 +295,27 @@ def _lock(path: Path, how: int) -> int:
     return fd
 
 
+def _take_tree(place: Path, name: str) -> str:
+    """The tree of an image's record; one whose build has ended is removed."""
+    image = _read(place, name)
+    if image is None or not image.building:
+        return image.tree if image is not None else ""
+    with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(FileNotFoundError):
+            os.close(_lock(place / "trees" / image.tree, fcntl.LOCK_EX))
+        (place / f"{name}.json").unlink()
+        return ""
+    return image.tree
+
+
 def _collect(place: Path) -> None:
     """Remove trees that no record names and no process has locked; the store is locked."""
     if not (place / "trees").is_dir():
         return
     try:
-        named = {
-            image.tree
-            for name in os.listdir(place)
-            if name.endswith(".json") and (image := _read(place, name.removesuffix(".json"))) is not None
-        }
+        named = {_take_tree(place, name.removesuffix(".json")) for name in os.listdir(place) if name.endswith(".json")}
+        kept = os.listdir(place / STEPS) if (place / STEPS).is_dir() else []
+        named |= {step.tree for name in kept if (step := _read_step(place, name)) is not None}
     except BadStore:  # it may name any of them
         return
     with beneath.open_top(display_path(place / "trees")) as top:

@@ -63,7 +63,7 @@ def read_entries(stream: Stream) -> Iterator[Entry]:
             raise BadArchive(f"{stream.name}: it is cut: it has no end")
         if not any(header):
             return
-        _check_sum(header, stream)
+        check_sum(header, stream)
         kind, size = header[156:157], _read_number(header[124:136], stream)
         if kind in b"xgLK" and kind:
             found = _read_special(stream, kind, size)
@@ -167,7 +167,8 @@ def _read_time(given: str, header: bytes, stream: Stream) -> int:
     return max(0, min(_read_number(header[136:148], stream), 1 << 33))
 
 
-def _check_sum(header: bytes, stream: Stream) -> None:
+def check_sum(header: bytes, stream: Stream) -> None:
+    """Raise :class:`BadArchive` unless these 512 bytes are a header."""
     digits, rest = header[148:156].partition(b"\0")[0].strip(), header[:148] + header[156:]
     found = int(digits, 8) if digits.isdigit() and not digits.strip(b"01234567") else -1
     signed = sum(byte - 256 if byte > 127 else byte for byte in rest) if max(rest) > 127 else sum(rest)

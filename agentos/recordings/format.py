@@ -41,7 +41,8 @@ class Life(Struct, omit_defaults=True):
 
     ``reason``: why it can't be replayed. ``start`` is the snapshot NAME@ID of what it began with, :data:`EMPTY` for an
     empty workspace, and None if that isn't kept; ``no_files`` says why. ``lost``: why what a command has changed isn't
-    kept. ``file_bytes`` are those of all its files, with the snapshot's.
+    kept. ``file_bytes`` are those of all its files, with the snapshot's. ``resumed`` is the recording of the life that
+    it goes on with after a crash, of which it had ``answers`` replies.
     """
 
     life: str
@@ -56,6 +57,8 @@ class Life(Struct, omit_defaults=True):
     no_files: str | None = None
     lost: str | None = None
     file_bytes: int = 0
+    resumed: str | None = None
+    answers: int = 0
 
     def spoil(self, reason: str) -> None:
         """It can't be replayed; the first reason stays."""
@@ -114,6 +117,11 @@ def read_body(body: bytes) -> Json:
     except (ValueError, RecursionError):
         pass
     return {"base64": base64.b64encode(body).decode()}
+
+
+def write_body(body: Json) -> bytes:
+    """The bytes of what :func:`read_body` has read; raises ``ValueError`` or ``TypeError``."""
+    return base64.b64decode(body["base64"], validate=True) if body.keys() == {"base64"} else encode_line(body)
 
 
 def parse_json(data: bytes) -> Any:

@@ -62,6 +62,11 @@ class _Line(msgspec.Struct):
     files: int = 0
 
 
+# Two threads that are the first to convert to a Struct end the process (msgspec 0.22): here there is one thread yet.
+for _kind in (Manifest, _Line):
+    msgspec.json.Decoder(_kind)
+
+
 @frozen
 class Recording:
     """A recording that was opened. ``calls`` reads its file anew each time, and holds little of it."""

@@ -29,6 +29,7 @@ from agentos.private_files import display_path, hold_directory
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos.threads import run_in_thread
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import End
 
 from .format import SUFFIX, AgentFacts, Life, Manifest, plain_name
 from .kept import list_names, prune
@@ -184,6 +185,14 @@ class Recorder:
                 found.spoil(reason)
                 self._note_change(recording)
 
+    def note_resumed(self, caller: Caller, former: str, answers: int) -> None:
+        """The caller's life is given ``answers`` replies of the recording ``former``."""
+        life, recordings = self._find(caller)
+        for recording in recordings:
+            if (found := recording.lives.get(life)) is not None:
+                found.resumed, found.answers = former, answers
+                self._note_change(recording)
+
     # -- What is recorded ------------------------------------------------------------------------------------------
 
     def wants(self, number: int) -> bool:
@@ -276,7 +285,7 @@ class Recorder:
         for recording in [*self.active]:
             if (life := recording.lives.pop(name, None)) is not None:
                 life.ended, life.exit = time.time(), event.reason
-                life.failed = end is not None and end.exit_code != 0 and not end.reason.startswith("stopped:")
+                life.failed = is_failed(end)
                 self._note_change(recording)
                 if recording.automatic:
                     self._end(recording)
@@ -381,6 +390,11 @@ class Recorder:
 def name_life(agent: Agent, *, next_: bool = False) -> str:
     """The name of an agent's present life, or of the next one, which is about to begin."""
     return f"{plain_name(agent.name)}/{agent.lives + next_}"
+
+
+def is_failed(end: End | None) -> bool:
+    """Whether a life ended otherwise than by itself with status 0, or by request."""
+    return end is not None and end.exit_code != 0 and not end.reason.startswith("stopped:")
 
 
 @asynccontextmanager

@@ -33,8 +33,21 @@ log = logging.getLogger(__name__)
 
 FIRST_ID, ID_COUNT = 1610612736, 65536  # 0x60000000: above the ids of people, services and subordinate ids
 _MAX_ID = (1 << 32) - 2  # -1 is no valid id
+FIRST_BLOCK, BLOCK_COUNT, BLOCK_STEP = 0x70000000, 2048, 0x20000
+STORE_IDS = (FIRST_BLOCK, 65536)  # first and count
+TRIAL_BLOCK = FIRST_BLOCK + BLOCK_COUNT - 1
+"""Blocks of ids for agents with root inside: in the registry and in a pool, the number FIRST_BLOCK + N is block N.
+
+No agent has the first, for files in the store, whose ids no process has, and the last one, which is for trials.
+"""
 SAVE_DELAY = 0.5  # seconds until new assignments are written: many share one write, which the spawns don't compete with
 RETRY_DELAY = 1.0  # seconds to wait after a failed write
+
+
+def first_of_block(number: int) -> HostIds:
+    """The first ids of a block by its number in a pool; the ids from there on, :data:`BLOCK_STEP`, are all its own."""
+    first = FIRST_BLOCK + (number - FIRST_BLOCK) * BLOCK_STEP
+    return HostIds(first, first)
 
 
 class HostIdPool:

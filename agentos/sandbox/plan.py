@@ -25,9 +25,12 @@ from agentos_sdk.values import HostIds
 
 from . import steps as s
 from .files.root_files import (
+    BLOCK,
     CODE,
     DEVICES,
     GID,
+    INIT_UID,
+    ROOT_HOME,
     SDK,
     SOCKET,
     TERMINALS,
@@ -57,6 +60,7 @@ NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 FILTERED_ADDRESSES = ("198.18.0.0", 15)  # RFC 2544: for tests of devices, so on no network that a host uses
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _EXTRA_PROCESSES = (
     8  # processes: the pids cgroup must refuse a fork before RLIMIT_NPROC does, because it counts refusals
 )
@@ -71,11 +75,14 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     """Return the steps for a new sandbox.
 
     ``host_ids`` is needed if the kernel has root; without root the program has the kernel's uid and gid on the host.
+    With root inside they are those of its root: the :data:`.root_files.BLOCK` ids from there on are its own alone.
 
     :class:`BadPolicy` if the policy can't be a sandbox: root without a uid and gid for the program, an image workspace
     without root, or an interpreter prefix that contains too much of the host.
     """
     ids = _check_host_ids(host, host_ids)
+    if policy.inside_root and host.uid == 0:
+        _check_counted(host)
     if host.uid != 0 and isinstance(policy.workspace, Image):
         raise BadPolicy("workspace: mounting an image needs root")
     is_root, binds = host.uid == 0, (*bind_steps(policy, host),)
@@ -83,9 +90,13 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     within_tmp = tuple([bind for bind in binds if bind.target.startswith("/tmp/")])
     common = tuple([bind for bind in binds if bind not in (*own, *within_tmp)])
     later = (*own, *within_tmp) if policy.image is None else own
+    maps = (f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1")
+    if policy.inside_root:
+        count = BLOCK if host.uid == 0 else 1
+        maps = (f"0 {ids.uid} {count}", f"0 {ids.gid} {count}")
     flags = NEWUSER | NEWPID | NEWNS | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
     return (
-        s.Clone(flags, f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", deny_setgroups=not is_root),
+        s.Clone(flags, *maps, deny_setgroups=not is_root),
         *([s.DetachRoot(_ROOT_SIZE, _ROOT_INODES), *detach_steps(policy, common, ids)] if is_root else []),
         s.PrivateMounts(),
         *(open_steps(policy, binds, common) if not is_root else []),
@@ -102,7 +113,7 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
         *(s.WriteFile(f"/etc/{name}", text) for name, text in git_files(policy).items()),
         *own,
         *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),
-        s.TakeIdentity(UID, GID, drop_groups=is_root),
+        _identity_step(policy, host),
         s.Hostname(policy.hostname),
         *tmpfs_steps(policy, host, within_tmp if policy.image is None else ()),
         *image_steps(policy, host, binds),
@@ -149,20 +160,28 @@ def plan_way_in(policy: Policy, host: Host) -> tuple[Step, ...]:
     """Return the steps of :func:`plan_entry` that are the same for each program; :func:`plan_program` is the last."""
     return (
         s.Join(),
-        s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
-        s.Descend(NEWPID | NEWNS, "/proc"),
+        _identity_step(policy, host)._replace(init=None),  # its PID 1 starts the program without a fork
+        s.Descend(NEWPID | NEWNS, "/proc", policy.inside_root),
         *_confine_steps(policy, host, (*bind_steps(policy, host),)),
     )
+
+
+def _identity_step(policy: Policy, host: Host) -> s.TakeIdentity:
+    uid, gid = (0, 0) if policy.inside_root else (UID, GID)
+    return s.TakeIdentity(uid, gid, host.uid == 0, INIT_UID if policy.inside_root and host.uid == 0 else None)
 
 
 def _confine_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
     """Yield the steps before the program's, common to new sandboxes and further programs."""
     yield s.SetLimits(_rlimits(policy, host))
-    yield s.DropCapabilities()
+    yield s.DropCapabilities(s.INSIDE_ROOT if policy.inside_root else 0)
     yield s.NoNewPrivileges()
     yield from _landlock_step(policy, host, binds)
-    filters = seccomp.filter_bytes(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec)
-    yield s.Seccomp(filters.hex())
+    inside: seccomp.Inside | None = None
+    if policy.inside_root:
+        inside = "block" if host.uid == 0 else "pretended"
+    given = (policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec, inside)
+    yield s.Seccomp(seccomp.filter_bytes(*given).hex())
 
 
 def plan_program(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunScript:
@@ -203,6 +222,12 @@ def plan_unjailed(program: Program, host: Host, limits: Limits | None, keeper: b
             *(tuple(program.argv), environment, program.directory, not keeper, program.stdin, keeper, program.terminal)
         ),
     )
+
+
+def _check_counted(host: Host) -> None:
+    lacks = [name for name, has in (("memory", host.memory_cgroup), ("processes", host.pids_cgroup)) if not has]
+    if lacks:  # rlimits count for each of its 65,536 ids
+        raise BadPolicy(f"user root: no control group counts its {' and '.join(lacks)}: `agentos doctor` says why")
 
 
 def _check_host_ids(host: Host, host_ids: HostIds | None) -> HostIds:
@@ -247,8 +272,12 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
         executable = tuple([bind.target for bind in shown if not (bind.device or bind.writable)])
         executable += tuple([f"/{name}" for name in (*image.directories, *image.files)])
     written: tuple[str, ...] = ("/tmp", WORKSPACE, "/dev/shm")
-    if policy.profile != "strict":
+    if policy.inside_root:  # where no cgroup counts its memory there is no /dev/zero
+        written = ("/",)
+    elif policy.profile != "strict":
         written += tuple([f"/{name}" for name in image.directories])
+    if image.upper:
+        written = ("/", WORKSPACE, "/dev/shm")
     # A shared mapping of /dev/zero is memory that no watcher finds; it needs a descriptor that is open for writing.
     devices = ("/dev",) if host.memory_cgroup else tuple([f"/dev/{name}" for name in DEVICES if name != "zero"])
     terminals = (TERMINALS,) if policy.terminals else ()
@@ -291,8 +320,10 @@ def _build_environment(policy: Policy, program: Program) -> tuple[tuple[str, str
         "USER": "agent",
         "LOGNAME": "agent",
     }
+    if policy.inside_root:
+        environment |= {"PATH": ROOT_PATH, "HOME": ROOT_HOME}
     if policy.image is not None:
-        user = policy.image.user or "agent"
+        user = "root" if policy.inside_root else policy.image.user or "agent"
         environment |= {"USER": user, "LOGNAME": user, "PYTHONDONTWRITEBYTECODE": "1", **dict(policy.image.environment)}
     elif policy.interpreter is not None:
         environment["PATH"] = f"{os.path.dirname(policy.interpreter.executable)}:{environment['PATH']}"

@@ -121,6 +121,8 @@ class RootImage:
     ``directories`` and ``files`` are names at its top: programs write below these directories alone, and a strict
     profile executes only what is there. ``environment`` has variables that replace the defaults, ``user`` is the name
     of the sandbox's user, and ``accounts`` are the image's passwd and group.
+
+    With an ``upper``, as of an :class:`Overlay`, what is written anywhere stays there: so an image is built.
     """
 
     path: str = field(validator=_check_absolute)
@@ -129,6 +131,7 @@ class RootImage:
     environment: tuple[tuple[str, str], ...] = ()
     user: str = ""
     accounts: tuple[str, str] = ("", "")
+    upper: str = ""
 
 
 def _convert_workspace(given: Directory | Image | Overlay | str | None) -> Directory | Image | Overlay | None:
@@ -166,6 +169,10 @@ class Policy:
     With ``terminals`` there is a devpts of its own at /dev/pts, from which its programs get pseudo-terminals: at most
     :data:`MAX_TERMINALS` at a time, whose buffers no limit of memory counts. Profile ``strict`` has none.
 
+    With ``inside_root`` its programs are root of an image, with set-id files and the capabilities that packages need to
+    be installed: with root they have 65,536 ids, without only root's, and calls that take others do nothing in silence.
+    No host directory that can be written is shown then: a set-id file in it would be one of the host's.
+
     Script, code and workspace may lie where other programs can write: no component of their paths may be a symbolic
     link.
     """
@@ -183,6 +190,7 @@ class Policy:
     profile: str = field(default="standard", validator=attrs.validators.in_(PROFILES))
     hostname: str = "agent"
     image: RootImage | None = None
+    inside_root: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.script is not None and self.code is not None:
@@ -191,6 +199,12 @@ class Policy:
             raise BadPolicy("sockets: with the host's network there is no loopback of its own")
         if self.terminals and self.profile == "strict":
             raise BadPolicy("terminals: the profile strict has none")
+        if self.inside_root and self.image is None:
+            raise BadPolicy("inside_root: only an image has a root inside")
+        if self.inside_root and self.profile == "strict":
+            raise BadPolicy("inside_root: the profile strict has an image read-only, and no root inside")
+        if self.inside_root and not isinstance(self.workspace, Overlay | None):
+            raise BadPolicy("inside_root: the workspace can only be in memory or an overlay")
 
     def narrow_to(self, parent: "Policy") -> "Policy":
         """Narrow this policy to its parent's: lower limits, narrower profile, no wider network.
@@ -205,6 +219,7 @@ class Policy:
             network=min(self.network, parent.network, key=NETWORKS.index),
             limits=self.limits.narrow_to(parent.limits),
             terminals=self.terminals and parent.terminals,
+            inside_root=self.inside_root and parent.inside_root,
             profile=max(self.profile, parent.profile, key=PROFILES.index),
         )
 

@@ -35,6 +35,7 @@ class Descend(NamedTuple):
 
     flags: int
     proc: str
+    read_only: bool = False  # the /proc
 
 
 SocketAddress = tuple[str, str, int]
@@ -99,13 +100,15 @@ class DetachLayer(NamedTuple):
     """Copy the mount at a host path, to be a layer of :class:`MountOverlay`; done by the zygote, with root.
 
     Files of the path's owner belong to ``owner`` there and the other way round, by an id-mapped mount; the files of
-    all others stay theirs. No symbolic link in the path is followed.
+    all others stay theirs. No symbolic link in the path is followed. A path whose owner is the first id of ``block``, a
+    range of the store's, is shown with all of that range as the ids from ``owner`` on.
     """
 
     path: str
     target: str
     owner: tuple[int, int]  # uid and gid
     writable: bool
+    block: tuple[int, int] | None = None  # first and count
 
 
 class OpenSource(NamedTuple):
@@ -123,11 +126,12 @@ class ForbidExecutableMemfds(NamedTuple):
 
 
 class TakeIdentity(NamedTuple):
-    """Set this uid and gid of the user namespace, and keep its capabilities."""
+    """Set this uid and gid of the user namespace, and keep its capabilities; PID 1 takes ``init``, if it is given."""
 
     uid: int
     gid: int
     drop_groups: bool
+    init: int | None = None
 
 
 class ForbidNamespaces(NamedTuple):
@@ -192,6 +196,7 @@ class MountTmpfs(NamedTuple):
     inodes: int
     executable: bool
     counted: bool = False  # the kernel gets a descriptor of it, to measure its contents
+    shared: bool = False  # all users inside may make files in it, as in /tmp
 
 
 class MountOverlay(NamedTuple):
@@ -211,10 +216,11 @@ class MountOverlay(NamedTuple):
 class MountImage(NamedTuple):
     """Make an overlay over an image's tree, at the host path ``source``, the root in place of the one made so far.
 
-    The mounts at ``carried`` are moved over to it. What is written to it goes to a tmpfs of ``size`` bytes and
-    ``inodes``, or, with a size of 0, it is read-only. ``files`` are those of the sandbox's own, by path. With root the
-    tree is that of a :class:`DetachLayer` whose target is :data:`IMAGE`. As :class:`MountOverlay`, after
-    :class:`TakeIdentity`.
+    The mounts at ``carried`` are moved over to it, those at ``closed`` read-only. What is written to it goes to a tmpfs
+    of ``size`` bytes and ``inodes``, or, with a size of 0, it is read-only. ``files`` are those of the sandbox's own,
+    by path. With root the tree is that of a :class:`DetachLayer` whose target is :data:`IMAGE`. As
+    :class:`MountOverlay`, after :class:`TakeIdentity`. With an ``upper`` what is written goes there; with root its tree
+    is that of :data:`IMAGE_UPPER`.
     """
 
     source: str
@@ -224,9 +230,11 @@ class MountImage(NamedTuple):
     size: int
     inodes: int
     counted: bool  # the kernel gets a descriptor of the tmpfs, to measure its contents
+    closed: tuple[str, ...] = ()
+    upper: str = ""
 
 
-IMAGE = "image"
+IMAGE, IMAGE_UPPER = "image", "image.upper"
 
 
 def layer_targets(target: str, lowers: int) -> tuple[str, ...]:
@@ -277,7 +285,18 @@ class SetLimits(NamedTuple):
 
 
 class DropCapabilities(NamedTuple):
-    """Drop all capabilities from every set, and prevent regaining them."""
+    """Drop all capabilities from every set, and prevent regaining them.
+
+    But those of ``keep``, a mask, stay in the bounding, permitted and effective set, and uid 0 has them after each exec
+    as usual; of these PID 1 keeps :data:`KILL` alone.
+    """
+
+    keep: int = 0
+
+
+KILL = 1 << 5  # CAP_KILL: PID 1, as another user, forwards signals
+INSIDE_ROOT = 0x8000_00FB
+"""CAP_CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETFCAP: what root inside has, for ids of its own alone."""
 
 
 class NoNewPrivileges(NamedTuple):

@@ -180,6 +180,21 @@ class ReplayDiverged(CallerEvent, frozen=True):
     verdict: str
 
 
+class LifeResumed(CallerEvent, frozen=True):
+    """The agent's life goes on with ``answers`` recorded replies of ``life``, which a crash had ended."""
+
+    life: str
+    recording: str
+    answers: int
+
+
+class ResumeFailed(CallerEvent, frozen=True):
+    """An agent that was to go on after a crash begins anew; ``life`` is the one that crashed."""
+
+    life: str
+    reason: str
+
+
 class StateChanged(Struct, frozen=True):
     """A key was stored, or ``deleted``: by DELETE, or because it has expired. It has no value; the change is on disk.
 

@@ -2,6 +2,7 @@
 
 import sys
 from types import FrameType
+from typing import Literal
 
 import attrs
 import pytest
@@ -199,3 +200,16 @@ def test_limits_are_read_once_for_every_read_and_write_of_a_jailed_agent() -> No
 
     assert found == attrs.evolve(DEFAULTS, memory=Size(1 << 20))
     assert [limits for limits in read if limits is spec.limits] == [spec.limits]
+
+
+@pytest.mark.parametrize("parents", [None, "root"])
+def test_a_child_is_root_inside_only_where_its_parent_is(parents: Literal["root"] | None) -> None:
+    parent = AgentSpec("parent", script="/a.py", image="a", user=parents)
+    child = AgentSpec("child", script="/a.py", user="root")
+
+    if parents is None:
+        with pytest.raises(ExceedsParent, match="user: its parent parent isn't root"):
+            inherit(child, parent)
+    else:
+        assert inherit(child, parent).user == "root"
+    assert inherit(replace(child, user=None), parent).user is None

@@ -234,7 +234,7 @@ def test_an_import_that_is_killed_leaves_nothing_to_the_next_one(store: Images, 
     (tmp_path / "one").write_bytes(make_tar(BASE))
     program = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom agentos.images import importer, store\n"
-        "importer._finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "importer.finish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "importer.import_image(store.Images(Path(sys.argv[1])), sys.argv[2], 'a')\n"
     )
     subprocess.run([sys.executable, "-c", program, tmp_path / "state", tmp_path / "one"], check=False)

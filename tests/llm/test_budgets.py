@@ -508,7 +508,7 @@ async def cancel_when_blocked(scope: trio.CancelScope) -> None:
 async def test_while_nothing_can_be_written_no_agent_with_a_budget_may_ask_and_no_count_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agentos.database.BUSY_TIMEOUT", 0.01)
+    monkeypatch.setattr("agentos.database_file.BUSY_TIMEOUT", 0.01)
     writer = queue_path(*make_quotas(HOUR, tokens=100))
 
     async with opened(tmp_path) as (database, budgets):

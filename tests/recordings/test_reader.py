@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,3 +212,35 @@ def test_the_first_reason_that_a_life_cannot_be_replayed_stays() -> None:
     life.spoil("the disk is full")
 
     assert (life.replayable, life.reason) == (False, "it began before the recording")
+
+
+FIRST_USES = """
+import os, sys, threading
+from agentos.recordings.reader import Manifest, _Line, msgspec
+
+LINE = {"n": [1, 2], "life": "a/1", "call": "THINK", "at": 1.0, "ms": 1.0, "request": {}}
+
+def convert():
+    ready.wait()
+    msgspec.convert({"lives": [{"life": "a/1", "agent": "a", "began": 1.0}], "agents": {"a": {"id": 1}}}, Manifest)
+    msgspec.convert(LINE, _Line)
+
+for _ in range(150):
+    if not (child := os.fork()):
+        sys.setswitchinterval(1e-6)
+        ready = threading.Barrier(3)
+        threads = [threading.Thread(target=convert) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, "the process ended"
+"""
+
+
+def test_threads_may_be_the_first_to_read_at_once() -> None:
+    """One of thirty processes ended by SIGSEGV, and with it a kernel that exported a recording."""
+    done = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

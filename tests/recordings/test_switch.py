@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import trio
 
+from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.recordings.format import Json, Life
 from agentos.recordings.reader import RecordedCall
+from agentos.recordings.replay.agent import choose_name, describe_files, describe_replay
 from agentos.recordings.replay.life import LifeReplay
 from agentos.recordings.replay.sealed import name_itself
 from agentos.recordings.replay.switch import Switch, list_losses, plan_switch
@@ -184,3 +186,30 @@ def test_what_an_agent_asks_about_itself_is_about_the_fork(op: Op, request_: obj
     life = LifeReplay(7, "coder", "coder/1", lambda data: data)
 
     assert name_itself(op, Caller(9, "agent", "coder-fork", Table(()), Grants(), Notebook()), request_, life) == own
+
+
+@pytest.mark.parametrize(
+    ("workspace", "is_fork", "empty", "found", "said"),
+    [
+        ("/srv/shop", True, None, ("/srv/shop", "overlay"), "is an overlay of /srv/shop as it is now"),
+        ("/srv/shop", True, "/state/empty", ("/srv/shop", "overlay"), "is an overlay of /srv/shop as it is now"),
+        ("/srv/shop", False, None, ("tmp", "direct"), "was empty at the begin"),
+        ("keep", True, None, ("tmp", "direct"), "was empty at the begin"),
+        ("tmp", True, "/state/empty", ("/state/empty", "overlay"), "was empty at the begin"),
+    ],
+)
+def test_a_fork_never_changes_the_directory_of_the_agent(
+    workspace: str, is_fork: bool, empty: str | None, found: tuple[str, str], said: str
+) -> None:
+    own = AgentSpec(name="coder", command=["x"], workspace=workspace)
+    spec = describe_replay(own, None, is_fork, empty)
+
+    assert (spec.workspace, spec.workspace_mode, spec.record) == (*found, is_fork)
+    assert describe_files(own, is_fork) == f"the workspace {said}"
+
+
+def test_a_fork_has_the_first_free_name() -> None:
+    spec = AgentSpec(name="coder-fork", command=["x"])
+
+    assert choose_name(spec, lambda name: False).name == "coder-fork"
+    assert choose_name(spec, {"coder-fork", "coder-fork-2"}.__contains__).name == "coder-fork-3"

@@ -18,8 +18,20 @@ from agentos.sandbox.files.root_files import (
 )
 from agentos.sandbox.filters import seccomp
 from agentos.sandbox.host import Host
+from agentos.sandbox.inside.programs.shim import select_steps
 from agentos.sandbox.plan import NEWNET, plan_entry, plan_sandbox, split_plan
-from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
+from agentos.sandbox.policy import (
+    NETWORKS,
+    PROFILES,
+    BadPolicy,
+    Directory,
+    Image,
+    Interpreter,
+    Limits,
+    Policy,
+    Program,
+    RootImage,
+)
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 from tests.support.runs.rows import each_row
@@ -372,3 +384,28 @@ def test_parts_of_the_certificates_are_shown_with_a_network_only() -> None:
     ]
 
     assert shown == [set(), {"/etc/ssl/certs", "/etc/ssl/cert.pem"}]
+
+
+def test_root_inside_is_refused_where_limits_would_count_for_each_of_its_ids() -> None:
+    policy = Policy(image=RootImage("/i"), inside_root=True)
+
+    for memory, pids, what in (
+        (False, False, "memory and processes"),
+        (True, False, "processes"),
+        (False, True, "memory"),
+    ):
+        with pytest.raises(BadPolicy, match=f"user root: no control group counts its {what}"):
+            made(policy, Host(0, 0, "x86_64", memory_cgroup=memory, pids_cgroup=pids))
+    assert made(policy, Host(1001, 1001, "x86_64"))[0][1:] == ("0 1001 1", "0 1001 1", True)  # one id: they count
+
+
+def test_pid_1_of_root_inside_has_an_id_of_its_own_and_forwards_signals() -> None:
+    policy = Policy(image=RootImage("/i"), inside_root=True)
+    steps = made(policy, Host(0, 0, "x86_64", memory_cgroup=True, pids_cgroup=True))
+
+    assert steps[at(steps, s.Clone)][1:3] == ("0 70000 65537",) * 2
+    init = select_steps(steps)
+    assert [step.uid for step in init if isinstance(step, s.TakeIdentity)] == [65536]
+    assert [step.keep for step in init if isinstance(step, s.DropCapabilities)] == [s.KILL]
+    plain = select_steps(made(Policy(image=RootImage("/i")), Host(0, 0, "x86_64")))
+    assert [step.keep for step in plain if isinstance(step, s.DropCapabilities)] == [0]

@@ -1,9 +1,22 @@
+from typing import Any
+
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
+from agentos.sandbox.policy import (
+    NETWORKS,
+    PROFILES,
+    BadPolicy,
+    Directory,
+    Image,
+    Interpreter,
+    Limits,
+    Policy,
+    Program,
+    RootImage,
+)
 from tests.support.runs.rows import each_row
 
 numbers = st.integers(1, 1 << 40)
@@ -96,3 +109,22 @@ def test_on_the_hosts_network_there_are_no_sockets_of_its_own() -> None:
 def test_a_script_and_a_directory_for_the_code_exclude_each_other() -> None:
     with pytest.raises(BadPolicy, match="script and code"):
         Policy(script="/a.py", code="/b")
+
+
+@each_row(
+    ("also", "why"),
+    [
+        ({}, "only an image"),
+        ({"image": RootImage("/i"), "profile": "strict"}, "strict"),
+        ({"image": RootImage("/i"), "workspace": "/w"}, "workspace"),
+    ],
+)
+def test_root_inside_is_that_of_an_image_without_files_of_the_hosts(also: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadPolicy, match=f"inside_root: .*{why}"):
+        Policy(inside_root=True, **also)
+
+
+def test_a_child_has_root_inside_only_if_its_parent_has() -> None:
+    image = RootImage("/i")
+
+    assert not Policy(image=image, inside_root=True).narrow_to(Policy(image=image)).inside_root

@@ -119,7 +119,7 @@ def recorder(tmp_path: Path) -> Iterator[tuple[str, Recorder]]:
 def arguments(name: str, every: bool) -> dict[str, Any]:
     """Arguments for a method: only those that it needs, or one for each of its parameters."""
     _, *parameters = inspect.signature(getattr(AgentOSClient, name)).parameters.values()
-    known = {"timeout": 5.0, "image": b"\x89PNG", "images": [b"GIF8"], "body": b"\xff"}
+    known = {"timeout": 5.0, "image": "tiny" if name == "spawn" else b"\x89PNG", "images": [b"GIF8"], "body": b"\xff"}
     known["content"] = b"\xff" if name == "write_file" else "content"
     return {each.name: known.get(each.name, each.name) for each in parameters if every or each.default is each.empty}
 

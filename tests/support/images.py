@@ -139,3 +139,57 @@ def tar_root(root: Path) -> bytes:
     with tarfile.open(fileobj=file, mode="w") as tar:
         tar.add(root, ".")
     return file.getvalue()
+
+
+def add_packages(root: Path, debs: Path) -> None:
+    """Copy this Debian's apt, dpkg, useradd and su into a root, and a package ``inside``, which is made in ``debs``."""
+    copy_programs(root, *(f"/usr/bin/{name}" for name in ("apt-get", "dpkg", "dpkg-deb", "dpkg-split", "dpkg-query")))
+    copy_programs(root, "tar", "chgrp", "chown", "bash", "/usr/sbin/useradd", "/usr/sbin/groupadd", "su", "mktemp")
+    copy_programs(root, "/sbin/ldconfig", "/sbin/start-stop-daemon", "diff", "touch", "grep", "passwd")
+    for name in ("file", "copy", "store"):
+        copy_programs(root, f"/usr/lib/apt/methods/{name}")
+    modules = Path("/lib/x86_64-linux-gnu/security")
+    tables, settings = Path("/usr/share/dpkg").glob("*table"), Path("/etc/security").glob("*.conf")
+    for path in (*modules.glob("pam_*.so"), *Path("/etc/pam.d").iterdir(), Path("/etc/login.defs"), *tables, *settings):
+        copy_file(str(path), root / str(path).lstrip("/"))
+    copy_libraries(root, *map(str, modules.glob("pam_*.so")))
+    places = ("lib/dpkg/info", "lib/dpkg/updates", "lib/dpkg/triggers", "lib/apt/lists/partial", "log/apt")
+    for place in (*places, "cache/apt/archives/partial"):
+        (root / "var" / place).mkdir(parents=True)
+    (root / "var/lib/dpkg/status").touch()
+    (root / "home").mkdir()
+    with open(root / "etc" / "passwd", "a", encoding="ascii") as file:
+        file.write("_apt:x:42:65534::/nonexistent:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")
+    for name, text in (("shadow", "root:*:1::::::\n"), ("group", "root:x:0:\nnogroup:x:65534:\n")):
+        (root / "etc" / name).write_text(text)
+    (root / "etc/apt/apt.conf.d").mkdir(parents=True)
+    (root / "etc/apt/sources.list").write_text("deb [trusted=yes] file:/srv/repo ./\n")
+    _make_repository(debs, root / "srv" / "repo")
+
+
+POSTINST = """#!/bin/sh
+set -e
+groupadd --system crontab
+useradd --system -M daemon
+chgrp crontab /usr/bin/tab
+chmod 2755 /usr/bin/tab
+mkdir -p /var/spool/tab
+chown daemon:crontab /var/spool/tab
+chmod 1730 /var/spool/tab
+"""
+
+
+def _make_repository(place: Path, repository: Path) -> None:
+    """A package as cron is: its script makes a group, a set-group-id program and a directory of another user's."""
+    control = "Package: inside\nVersion: 1\nArchitecture: all\nMaintainer: a <a@example.com>\nDescription: a\n"
+    (place / "DEBIAN").mkdir(parents=True)
+    (place / "DEBIAN" / "control").write_text(control)
+    (place / "DEBIAN" / "postinst").write_text(POSTINST)
+    (place / "DEBIAN" / "postinst").chmod(0o755)
+    copy_file("/bin/true", place / "usr" / "bin" / "tab")
+    repository.mkdir()
+    deb = repository / "inside_1_all.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", place, deb], check=True, stdout=subprocess.DEVNULL)
+    data = deb.read_bytes()
+    sums = f"Filename: ./{deb.name}\nSize: {len(data)}\nSHA256: {digest(data)[7:]}\n"
+    (repository / "Packages").write_text(control + sums)

@@ -167,7 +167,7 @@ class CommandRunner:
     async def _enter(self, agent: Agent, jail: Jail, program: Program) -> AsyncIterator[Sandbox]:
         """Start the program in the agent's sandbox and within its limits."""
         async with contextlib.AsyncExitStack() as undo:
-            with _start_errors(agent.name, agent.spec.jailed):
+            with _start_errors(agent.name, agent.spec.jailed, agent.spec.image):
                 if jail.sandbox.status is not None:  # its cgroup is removed
                     raise SandboxError("the sandbox has ended")
                 entry = await self._create_cgroup(undo, jail.group)
@@ -269,7 +269,7 @@ def _is_ending(sandbox: Sandbox) -> bool:
 
 
 @contextlib.contextmanager
-def _start_errors(where: str, jailed: bool) -> Iterator[None]:
+def _start_errors(where: str, jailed: bool, image: str | None = None) -> Iterator[None]:
     """Turn errors of a command's start into errors for the caller."""
     try:
         yield
@@ -277,19 +277,19 @@ def _start_errors(where: str, jailed: bool) -> Iterator[None]:
         cause = "a program inside may be stopping the process that enters"
         raise Timeout(f"no way into the jail of {where} within {ENTER_TIMEOUT:g} s: {cause}") from None
     except StepFailed as failure:
-        raise _explain_step(failure, where, jailed) from None
+        raise _explain_step(failure, where, jailed, image) from None
     except (SandboxError, CgroupError, BadPolicy, OSError) as error:
         raise Unavailable(f"{where}: {errors.describe(error, 'the command')}") from None
 
 
-def _explain_step(failure: StepFailed, where: str, jailed: bool) -> CallError:
+def _explain_step(failure: StepFailed, where: str, jailed: bool, image: str | None) -> CallError:
     if failure.errno == errno.EAGAIN:
         full = errors.explain_full_group()
         if full.error is Unavailable:
             return Unavailable(f"{where}: {full}")
         return QuotaExceeded(f"{where} has used up its processes (max_pids): none is left for a command")
     if failure.step.startswith(PROGRAM_STEPS):
-        error = errors.explain_program(failure, jailed)
+        error = errors.explain_program(failure, jailed, image)
         return _explain_no_shell(failure.text) or error.error(str(error))
     return Unavailable(f"no way into the jail of {where}: {failure}" if jailed else f"{where}: {failure}")
 

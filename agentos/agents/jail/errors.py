@@ -99,7 +99,7 @@ def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
     if failure.errno == errno.EAGAIN and failure.step.startswith(("Clone", *PROGRAM_STEPS)):
         return explain_full_group()
     if failure.step.startswith(PROGRAM_STEPS):
-        return explain_program(failure, spec.jailed)
+        return explain_program(failure, spec.jailed, spec.image)
     if failure.step.startswith(SOURCE_STEPS):
         return JailError(failure.text)
     if failure.step.startswith("MountImage"):
@@ -114,12 +114,16 @@ def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
     return JailError(text, IsolationUnavailable)
 
 
-def explain_program(failure: StepFailed, jailed: bool) -> JailError:
+def explain_program(failure: StepFailed, jailed: bool, image: str | None = None) -> JailError:
     """The error for the caller when the program itself can't be run."""
     name, where = failure.text.rpartition(": ")[0], "the jail's PATH" if jailed else "PATH"
+    if image is not None:
+        where = f"the PATH of its image {image}"
     if failure.errno == errno.ENOENT and "/" not in name:
         return JailError(f"{name}: not found in {where}", NotFound)
     inside = " (in its jail, which has nothing of the host's but the system and the agent's own)" if jailed else ""
+    if image is not None:
+        inside = f" (in its image {image}, which has nothing of the host's)"
     return JailError(f"{failure.text}{inside}", NotFound if failure.errno == errno.ENOENT else Unavailable)
 
 

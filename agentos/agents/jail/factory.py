@@ -24,7 +24,7 @@ from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.host import Host
-from agentos.sandbox.host_ids import HostIdPool
+from agentos.sandbox.host_ids import STORE_IDS, HostIdPool, first_of_block
 from agentos.sandbox.plan import plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report import probe
@@ -73,6 +73,7 @@ class Jails:
     host: Host
     cgroups: Cgroups
     outer_ids: HostIdPool | None
+    blocks: HostIdPool | None  # of ids, for agents with root inside
     workspaces: Workspaces
     images: Images
     sdk: str
@@ -98,8 +99,9 @@ class Jails:
             nursery.start_soon(self.disk.serve)
             nursery.start_soon(guards.kill_unprotected, self._living)
             nursery.start_soon(guards.remove_planted, self._living, self.workspaces.take_planted)
-            if self.outer_ids is not None:
-                nursery.start_soon(self.outer_ids.serve)
+            for pool in (self.outer_ids, self.blocks):
+                if pool is not None:
+                    nursery.start_soon(pool.serve)
             nursery.start_soon(self._build_ahead)
             nursery.start_soon(self._collect_images)
             root = self.cgroups.root
@@ -167,13 +169,16 @@ class Jails:
             undo.callback(image.close)
         if spec.jailed:
             key = lineage(agent)
-            if self.outer_ids is not None:
+            pool = self.blocks if spec.user == "root" else self.outer_ids
+            if pool is not None:
                 keeps = spec.workspace != "tmp"
-                outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
-            if spec.workspace_mode == "overlay":
+                outer = await pool.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
+                outer = first_of_block(outer.uid) if pool is self.blocks else outer
+            if spec.workspace_mode == "overlay" or (image is not None and image.upper):
                 await self._require_overlays()
             limits = layout.limits(spec)
-            prepare = partial(self.workspaces.prepare, key, spec.workspace, limits, outer, spec.workspace_mode)
+            owner = HostIds(STORE_IDS[0], STORE_IDS[0]) if outer is not None and spec.user == "root" else outer
+            prepare = partial(self.workspaces.prepare, key, spec.workspace, limits, owner, spec.workspace_mode)
             workspace = await prepare()
             undo.push_async_callback(self._release, agent, workspace)
             if await self.keep_start(agent, workspace):
@@ -226,6 +231,7 @@ class Jails:
         host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
         policy, steps = self._choose_steps(agent, address, outer, workspace, image, host)
         parts = JailParts(agent, address.environment, outer, workspace, None, CgroupEntry(), host, policy, steps)
+        parts.image = image.image if image is not None else None
         if around is not None and not self._may_wait_in_group(agent):
             self._set_group(parts, around)
         return parts
@@ -330,9 +336,12 @@ class Jails:
         if jail.group is None or "memory" not in jail.group.controllers:
             parent = agent.parent.id if agent.parent is not None else None
             self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
-        if parts.workspace is not None and parts.workspace.watched is not None:
+        watched = parts.workspace.watched if parts.workspace is not None else None
+        if parts.policy is not None and parts.policy.image is not None and parts.policy.image.upper:
+            watched = f"{parts.policy.image.upper}/tree"
+        if watched is not None:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            directory = await trio.to_thread.run_sync(os.open, parts.workspace.watched, flags)
+            directory = await trio.to_thread.run_sync(os.open, watched, flags)
             try:
                 self.disk.add(agent.id, directory, jail.limits.disk, jail.limits.inodes, jail.exceeded, sandbox.pid)
             finally:

@@ -63,6 +63,8 @@ class Walls:
             layers["overlay"] = walls.overlay_layer(program)
         if self.spec.jailed and self.spec.terminals:
             layers["terminals"] = walls.terminals_layer(program)
+        if self.spec.user == "root":
+            layers["user"] = walls.user_layer(program)
         if self.spec.image is not None:
             layers["image"] = walls.image_layer(program, read_only=self.spec.isolation == "strict")
         return {**layers, **limits}
@@ -131,6 +133,8 @@ def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
         raise NotIsolated(describe_no_overlay(levels.Finding(False, layers["overlay"].reason)))
     if not lacking and "terminals" in layers and not layers["terminals"].active:
         raise NotIsolated(f"terminals: {layers['terminals'].reason}: {layers['terminals'].evidence}")
+    if not lacking and "user" in layers and not layers["user"].active:
+        raise NotIsolated(f"user root: {layers['user'].reason}: {layers['user'].evidence}")
     if not lacking and "image" in layers and not layers["image"].active:
         raise NotIsolated(f"image {spec.image}: {layers['image'].reason}")
     if lacking:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import GroupSpec
 from agentos.agents.workspaces.workspace import Workspace
+from agentos.images.store import Image
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
 from agentos.sandbox.host import Host
@@ -77,6 +78,7 @@ class JailParts:
     steps: Sequence[Step]
     group_removed: bool = False
     taken: TakenJail | None = None  # which has waited in the group
+    image: Image | None = None
 
 
 @define(eq=False)

@@ -116,6 +116,8 @@ def mistakes(spec: AgentSpec) -> Iterator[BadField]:
         yield LayoutError("terminals", "isolation strict has none: say false, or isolation standard")
     if spec.image is not None:
         yield from _image_mistakes(spec, spec.image)
+    if spec.user == "root":
+        yield from _root_mistakes(spec)
     if spec.workspace_mode == "overlay" and spec.workspace in ("tmp", "keep"):
         yield LayoutError("workspace", f"mode overlay needs the path of a directory, got {spec.workspace!r}")
     yield from bad_limits(spec)
@@ -131,6 +133,17 @@ def _image_mistakes(spec: AgentSpec, image: str) -> Iterator[LayoutError]:
         yield LayoutError(("command", 0), f"expected a name or an absolute path in the image, got {program!r}")
     if spec.python is not None and "/" in spec.python and not spec.python.startswith("/"):
         yield LayoutError("python", f"expected a name or an absolute path in the image, got {spec.python!r}")
+
+
+def _root_mistakes(spec: AgentSpec) -> Iterator[LayoutError]:
+    if spec.image is None:
+        yield LayoutError("user", "only an image has a root inside: give it an image, or leave it out")
+    if spec.isolation == "strict":
+        why = "isolation strict has its image read-only, and no root inside"
+        yield LayoutError("user", f"{why}: say isolation standard, or leave it out")
+    if spec.workspace != "tmp" and spec.workspace_mode != "overlay":
+        fix = 'say workspace = { path = "…", mode = "overlay" } or "tmp", or leave it out'
+        yield LayoutError("user", f"set-id files of root inside may not lie in a directory of the host's: {fix}")
 
 
 def bad_limits(spec: AgentSpec) -> Iterator[LayoutError]:
@@ -290,6 +303,7 @@ def policy(
         profile="strict" if spec.isolation == "strict" else "standard",
         hostname=spec.name[:64],
         image=root_image(image) if image is not None else None,
+        inside_root=image is not None and spec.user == "root",
     )
 
 
@@ -297,7 +311,8 @@ def root_image(opened: Opened) -> RootImage:
     """An image as the root of a sandbox."""
     image, config = opened.image, opened.image.config
     return RootImage(
-        opened.path, image.directories, image.files, tuple(config.env.items()), config.user, image.accounts
+        *(opened.path, image.directories, image.files, tuple(config.env.items()), config.user, image.accounts),
+        opened.upper,
     )
 
 

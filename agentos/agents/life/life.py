@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
+from typing import Protocol
 
 import trio
 from attrs import define, evolve, frozen
@@ -16,7 +17,7 @@ from agentos.agents.jail.errors import JailError
 from agentos.agents.jail.factory import Jails
 from agentos.agents.jail.filtered_network import FilteredNetwork, ServeNetwork
 from agentos.agents.jail.isolation_report import lacking
-from agentos.agents.jail.jail import Jail, KernelAddress
+from agentos.agents.jail.jail import Jail, KernelAddress, Unhealthy
 from agentos.agents.jail.openai_endpoint import Endpoint, Serve, endpoint
 from agentos.agents.jail.usage import complete_usage
 from agentos.agents.registry import Agent, Registry, StartError, describe_end
@@ -49,13 +50,29 @@ NO_HELLO = f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+class Resumed(Protocol):
+    """Recorded answers for the calls of a life that goes on after a crash. ``over`` is set when one has no answer."""
+
+    @property
+    def over(self) -> trio.Event: ...
+
+    def begin(self) -> None:
+        """Have the agent's calls answered. The new life is recorded already."""
+
+    def leave(self) -> str:
+        """Report that the life has left the recorded one, which is why it ends; returns the reason."""
+
+    def end(self) -> None:
+        """Answer no call any more."""
+
+
 @frozen
 class LifeDeps:
     """The kernel's services that every life uses.
 
     ``host_view`` names the host's files. ``serve`` answers OpenAI-compatible requests; None disables them.
     ``serve_network`` serves the filtered network of a jail. ``find_ports`` are the TCP ports that the rules of a caller
-    name.
+    name. ``resume`` finds what a life goes on with, if the one before has crashed.
     """
 
     registry: Registry
@@ -70,6 +87,7 @@ class LifeDeps:
     serve: Serve | None
     serve_network: ServeNetwork
     find_ports: Callable[[Caller], Collection[int]]
+    resume: Callable[[Agent], Awaitable[Resumed | None]]
 
 
 @frozen
@@ -82,6 +100,7 @@ class LifeRunner:
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Run one life, from opening the socket to the end of the program and of all agents that it spawned."""
         agent, registry = self.agent, self.deps.registry
+        resumed = await self.deps.resume(agent) if agent.spec.on_crash == "resume" else None
         if AT_START[agent.wanted] is Step.DECLINE:  # a member of a group that is restarted around it
             raise Ignore
         life = registry.begin_life(agent)
@@ -96,7 +115,11 @@ class LifeRunner:
                     agent.restarts += agent.lives > 0
                 agent.lives += 1
                 life.since = trio.current_time()
+                if resumed is not None:
+                    resumed.begin()
                 async with self._jail(life, sockets) as jail:
+                    if resumed is not None:
+                        nursery.start_soon(end_diverged, resumed, jail)
                     assert sockets.listener is not None, "it was opened for the jail"
                     sockets.serve(
                         Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit), nursery
@@ -112,6 +135,8 @@ class LifeRunner:
         finally:
             life.close()
             sockets.close()
+            if resumed is not None:
+                resumed.end()
             self.deps.background.drop(agent.id)
             if not agent.spec.jailed:  # a jail leaves no processes behind
                 self.deps.sweeper.add(agent.id, agent.lives)
@@ -244,6 +269,12 @@ class LifeRunner:
         if not agent.declared:  # a declared one settles when its supervisor has reported the failure
             agent.settle(StartError(reported, stderr, error))  # not the raised one, which references all its frames
         return StartError(reported, stderr, error)
+
+
+async def end_diverged(resumed: Resumed, jail: Jail) -> None:
+    """End a program that asks something else than it was recorded to ask: the next life begins anew."""
+    await resumed.over.wait()
+    jail.exceeded(Unhealthy(resumed.leave()))
 
 
 @define(eq=False)

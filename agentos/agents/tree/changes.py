@@ -21,6 +21,7 @@ LIVE = frozenset(
     {
         *("restart", "max_restarts", "restart_window", "backoff", "on_give_up", "significant", "shutdown", "ready"),
         *("required", "start_timeout", "after", "llm", "permissions", "mailbox", "schedule", "idle_stop", "record"),
+        "on_crash",
     }
 )
 """The fields of an agent that take effect without a restart: at once, or when it next ends or starts."""

@@ -40,7 +40,10 @@ log = logging.getLogger("agentos.agents")
 
 LOOKS = 10  # for idle agents, in their time
 MIN_INTERVAL, MAX_INTERVAL = 0.1, 5.0  # seconds between two looks
-FULL_SECONDS = 1.0  # until a full mailbox is tried again
+FULL_SECONDS = 0.5  # until a mailbox without room for events is tried again
+MAX_EVENTS, MAX_EVENT_BYTES = 100, 1 << 20  # messages in a mailbox with which it has no room: senders need the rest
+MAX_STARTING = 8  # agents at a time: other starts don't wait behind those of all that one sender wakes
+SLOW_SECONDS = 1.0  # a start that takes longer doesn't count
 PAGE, PAGE_BYTES = 100, 1 << 20  # events that are put into a mailbox at a time
 
 
@@ -68,6 +71,7 @@ class Waiter:
     start: StartReason | None = None
     listening: trio.CancelScope = field(factory=trio.CancelScope)  # around the task that puts events into its mailbox
     taken: int | None = None
+    waking: bool = False  # it is being started, or waits for its turn
     idle: float = 0.0  # seconds, as it was found look by look
     looked_at: float = -math.inf  # trio's clock
     done: tuple[int, int] = (0, 0)  # at the last look: its calls but RECV, and the messages that it had read
@@ -103,6 +107,7 @@ class Waker:
     _new: set[int] = field(factory=set, init=False)  # agents for which something has come
     _rested: set[int] = field(factory=set, init=False)  # agents that have begun to wait
     _news: trio.Event = field(factory=trio.Event, init=False)
+    _starting: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_STARTING), init=False)
     _reloaded: bool = field(default=True, init=False)
     _ends: bool = field(default=False, init=False)  # the kernel
 
@@ -169,19 +174,35 @@ class Waker:
             waiter = self._waiters.get(number)
             if waiter is None or waiter.agent.state is not State.WAITING or not waiter.box.messages:
                 continue
+            if waiter.waking:
+                (self._new if number in new else self._rested).add(number)
+                continue
             if number not in new and waiter.taken == waiter.box.taken:
                 log.warning("%s: ended without reading its messages: the next one starts it", waiter.agent.name)
                 continue
-            waiter.taken, waiter.idle = waiter.box.taken, 0.0
+            waiter.taken, waiter.idle, waiter.waking = waiter.box.taken, 0.0, True
             is_event = waiter.box.messages[0].from_kind == "kernel"
             nursery.start_soon(self._wake, waiter, "event" if is_event else "message")
 
     async def _wake(self, waiter: Waiter, reason: str) -> None:
+        await self._starting.acquire()
+        self._new.discard(waiter.agent.id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_turn)
+            try:
+                await self.wake(waiter.agent, reason)
+            except CallError as error:
+                log.warning("%s: a message can't start it: %s", waiter.agent.name, error)
+                waiter.taken = None
+            nursery.cancel_scope.cancel()
+        waiter.waking = False
+        self._news.set()
+
+    async def _end_turn(self) -> None:
         try:
-            await self.wake(waiter.agent, reason)
-        except CallError as error:
-            log.warning("%s: a message can't start it: %s", waiter.agent.name, error)
-            waiter.taken = None
+            await trio.sleep(SLOW_SECONDS)
+        finally:
+            self._starting.release()
 
     # -- Events ----------------------------------------------------------------------------------------------------
 
@@ -206,13 +227,14 @@ class Waker:
                 self.events.unsubscribe(subscription)
 
     async def _put(self, waiter: Waiter, events: Iterable[bytes]) -> None:
-        """Put events into an agent's mailbox, unless it was stopped or given up; a full one is waited for."""
+        """Put events into an agent's mailbox, unless it was stopped or given up; waits until it has room for them."""
         for event in events:
             message = Message(KERNEL_ID, KERNEL, "kernel", event, id=next(self.mail.numbers))
             full: Sequence[str] = [waiter.box.name]
             while full and not self.registry.is_over(waiter.agent.id):
                 try:
-                    _, full = await self.mail.post_all(message, [waiter.box])
+                    if waiter.box.count < MAX_EVENTS and waiter.box.size < MAX_EVENT_BYTES:
+                        _, full = await self.mail.post_all(message, [waiter.box])
                 except Unavailable as error:
                     log.warning("%s: an event can't be kept: %s", waiter.box.name, error)
                 if full:

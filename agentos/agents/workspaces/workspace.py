@@ -184,7 +184,8 @@ class Workspaces:
         return Workspace("directory", Directory(str(directory)), _WATCHED_MECHANISM, reason)
 
     async def _overlay(self, name: str, path: str, outer: HostIds | None) -> Workspace:
-        await run_in_thread(self._check, path)
+        if path != self.overlays.empty:
+            await run_in_thread(self._check, path)
         try:
             layers = await self.overlays.open(name, path, outer)
         except (OSError, BadLayer, CannotApply, TooManyChanges, Unavailable) as error:

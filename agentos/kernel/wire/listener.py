@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -31,6 +33,7 @@ OPERATOR_RESERVE = 64  # connections kept free for the operator, however many th
 ACCEPT_BATCH = 16  # connections before other kernel tasks run
 MAX_ADMITTING = 32  # connections being identified at the same time; the others wait
 CHECK_SECONDS = 2.0  # between two looks whether the operator's socket is there
+LOCK_TRIES, LOCK_PAUSE_SECONDS = 20, 0.05  # of the lock between kernels that begin to listen in one directory
 ACCEPT_PAUSE_SECONDS = 0.1  # seconds without accept() after the process ran out of file descriptors
 
 
@@ -258,6 +261,24 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
     return sock
 
 
+def listen_for_operators(path: str) -> socket.socket:
+    """:func:`listen`, one kernel at a time: two that find the same stale socket would each remove it. Blocks.
+
+    A lock that is held for longer than a second is another program's, and isn't waited for.
+    """
+    with contextlib.ExitStack() as undo:
+        with contextlib.suppress(OSError):  # listen() says what is wrong with the directory
+            directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            undo.callback(os.close, directory)
+            for _ in range(LOCK_TRIES):
+                try:
+                    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(LOCK_PAUSE_SECONDS)
+        return listen(path)
+
+
 async def listen_again(path: str, serve: Callable[[socket.socket], Awaitable[None]]) -> None:
     """Listen anew whenever the socket at ``path`` was removed, until cancelled; its connections go on.
 
@@ -269,7 +290,7 @@ async def listen_again(path: str, serve: Callable[[socket.socket], Awaitable[Non
             if await run_in_thread(os.path.lexists, path):
                 continue
             try:
-                sock = await run_in_thread(listen, path)
+                sock = await run_in_thread(listen_for_operators, path)
             except ListenError as error:
                 log.warning("the kernel's socket was removed, and can't be made again: %s", error)
                 continue

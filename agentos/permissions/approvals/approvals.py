@@ -21,14 +21,7 @@ from agentos.database import Database, DatabaseError
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import AuditLog, Decision, Question
 from agentos.permissions.shown_lines import split_lines
-from agentos.services.events import (
-    AgentExited,
-    AgentOver,
-    AgentSpawned,
-    ApprovalDecided,
-    Event,
-    Publish,
-)
+from agentos.services.events import AgentExited, AgentOver, AgentSpawned, ApprovalDecided, Event, Publish
 from agentos_sdk.errors import BadRequest, CallError, Conflict, NotFound, Unavailable
 
 from .answers import Answer, Answers, describe_wide_scope

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from agentos.access.callers import Callers
 from agentos.agents.life.life import wait_first
+from agentos.agents.paths import KINDS
 from agentos.agents.registry import Agent, Registry, StartError
 from agentos.agents.spec import AgentSpec
 from agentos.agents.tree.supervision import Supervision
@@ -25,6 +26,7 @@ from .life import LifeReplay
 from .progress import Progress, ReplayFailed
 
 SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
+KEEPER = ("sleep", "3660")  # longer than EXEC's longest command
 MAX_NAME = 54  # characters of a name that a suffix and a number follow
 
 
@@ -41,12 +43,12 @@ def choose_life(recording: Recording, wanted: str | None) -> Life:
 
 
 def describe_replay(
-    spec: AgentSpec, code: str | None, is_fork: bool = False, directory: str | None = None
+    spec: AgentSpec, code: str | None, is_fork: bool = False, empty: str | None = None, start: str | None = None
 ) -> AgentSpec:
     """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
 
-    Its workspace is an overlay of ``directory``, or without one empty. A fork, which goes on live, is recorded in its
-    turn; a number may be added to its name.
+    A fork, which goes on live, is recorded in its turn; a number may be added to its name. Its files are an overlay of
+    the directory ``start`` that the life began with; else a fork has one of the agent's, or of ``empty`` if given.
     Raises ``BadRequest`` if its network can't be shut.
     """
     if not spec.jailed or spec.network == "host":
@@ -55,13 +57,16 @@ def describe_replay(
     script = spec.script
     if code is not None and script is not None:
         script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
+    base = start or empty
+    if start is None and is_fork and spec.workspace not in KINDS:
+        base = spec.workspace
     return replace(
         spec.as_spawned(spec.name[:MAX_NAME] + (FORK_SUFFIX if is_fork else SUFFIX)),
         script=script,
         code=code if code is not None else spec.code,
         restart="temporary",
-        workspace=directory or "tmp",
-        workspace_mode="overlay" if directory is not None else "direct",
+        workspace=base or "tmp",
+        workspace_mode="overlay" if base else "direct",
         watchdog=None,
         health=None,
         record=is_fork,
@@ -72,6 +77,16 @@ def choose_name(spec: AgentSpec, is_taken: Callable[[str], bool]) -> AgentSpec:
     """The spec with its name, or with that and the first free number."""
     numbered = (f"{spec.name}-{number}" for number in itertools.count(2))
     return replace(spec, name=next(name for name in itertools.chain([spec.name], numbered) if not is_taken(name)))
+
+
+def describe_files(spec: AgentSpec, is_fork: bool) -> str:
+    """What the workspace of a replay has that begins without the recorded files."""
+    own = is_fork and spec.workspace not in KINDS
+    return (
+        f"the workspace is an overlay of {spec.workspace} as it is now"
+        if own
+        else "the workspace was empty at the begin"
+    )
 
 
 def find_spec(registry: Registry, name: str) -> AgentSpec:
@@ -95,6 +110,7 @@ class AgentReplay:
     life: LifeReplay
     caller: Caller
     flush: Callable[[], Awaitable[None]]  # returns when what was recorded has been written
+    hold: bool = False  # its jail is there again after its end
     files: StartFiles | None = None
     keys: ScratchKeys | None = None
 
@@ -142,9 +158,19 @@ class AgentReplay:
                     await one.end(name)
         end = agent.end if agent is not None and not life.over.is_set() else None
         life.judge(end.reason if end is not None else None)
+        if self.hold and end is not None and life.progress.divergence is None:
+            await self._hold()
         if life.progress.divergence is not None:
             number = agent.id if agent is not None else 0
             self.callers.registry.publish(ReplayDiverged(number, name, life.life, str(life.progress.verdict)))
+
+    async def _hold(self) -> None:
+        """Start an agent that does nothing in a jail like the one that has ended, over the same files."""
+        spec = replace(self.spec, script=None, command=KEEPER, args=(), ready=None, runtime="exec", record=False)
+        try:
+            await self.supervision.spawn(spec, self.caller, None)
+        except (StartError, CallError, Unavailable) as error:
+            self.progress.notes.append(f"there is no jail for commands after its end: {error}")
 
     async def _end(self, agent: Agent | None) -> None:
         """No agent is left; one that was to start may not have begun."""

@@ -23,7 +23,6 @@ from agentos_sdk.errors import CallError
 from .progress import ReplayFailed
 
 MAX_NAMED = 5  # paths in one sentence
-NO_FILES = "the workspace was empty at the begin"
 ERRORS = (NoOverlay, BadLayer, Taken, OSError, CallError)
 
 
@@ -78,19 +77,22 @@ class CommandChanges:
         return [Difference("file", where + path, "changed", f"can't be: {why}") for path, why in failed]
 
 
-async def find_start(snapshots: Snapshots, life: Life) -> tuple[Snapshot | None, Sequence[str]]:
-    """What a life began with, and sentences about what isn't as it was. None: it begins in an empty workspace."""
+async def find_start(snapshots: Snapshots, life: Life, without: str) -> tuple[Snapshot | None, Sequence[str]]:
+    """What a life began with, and sentences about what isn't as it was. None: it begins in another workspace.
+
+    ``without`` says what that is.
+    """
     if life.start == EMPTY:
         return None, []
     if life.start is None:
-        return None, [f"{NO_FILES}: {life.no_files or 'the recording has no files'}"]
+        return None, [f"{without}: {life.no_files or 'the recording has no files'}"]
     name, _, number = life.start.partition("@")
     try:
         found = await snapshots.find(name, number)
         await snapshots.check(found, found.directory)
         changed = await run_in_thread(list_changed, found)
     except ERRORS as error:
-        return None, [f"{NO_FILES}: {error}"]
+        return None, [f"{without}: {error}"]
     if not changed:
         return found, []
     more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""

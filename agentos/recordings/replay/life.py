@@ -5,10 +5,12 @@
 # What must stay true: a call without an answer ends the replay, for what follows means nothing; rights are required as
 # ever, so a recording gives an agent nothing that it may not have today; approvals aren't asked for anew.
 # A fork goes live at the first call that isn't to be answered from the recording, and never before: a call that has no
-# answer ends it as long as others are to come, unless an answer was edited. docs/decisions/0108.
+# answer ends it as long as others are to come, unless an answer was edited. docs/decisions/0108. One that resumes after
+# a crash goes live when all that has an answer was made again. docs/decisions/0112.
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +21,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question
 from agentos.kernel.syscall import Syscall
-from agentos.recordings.format import Json, Life, encode_line
+from agentos.recordings.format import Json, Life, encode_line, write_body
 from agentos.recordings.lines import describe_request
 from agentos.recordings.matching import UNSEEN, Difference, Match, Matcher, Miss, list_differences
 from agentos.recordings.reader import RecordedCall, Recording
@@ -29,11 +31,12 @@ from agentos_sdk.errors import CallError, Unavailable, from_reply
 from agentos_sdk.opcodes import Op
 
 from .progress import Progress, ReplayFailed, describe_differences
-from .sealed import read_reply, seal
+from .sealed import open_calls, read_reply, seal
 from .switch import Switch
 
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
 MAX_DRIFT = 500  # differences that are kept
+HELD = 10.0  # seconds without a further answer after which a call that has none isn't that of a thread ahead
 MAX_NAMED = 5  # calls that weren't made, in one message
 UNREAD = frozenset({"bad_request", "too_large", "unknown_call"})  # codes of calls that are refused unread
 WITHOUT_RIGHTS = frozenset({"RECV", "ACK", "REGISTER", "ASYNC_POLL"})  # they are, too, where rules refuse them
@@ -64,30 +67,36 @@ class LifeReplay:
     mark_secrets: Callable[[bytes], bytes]
     recorded_end: str | None = None
     switch: Switch = field(factory=Switch)
-    give_rights: Callable[[Caller, bool], None] = field(default=lambda caller, whole: None)
+    give_rights: Callable[[Caller, "LifeReplay", bool], None] = field(default=lambda caller, life, whole: None)
     put_files: PutFiles | None = None
     deliver: Callable[[Caller], None] | None = None  # what waited in its mailbox; once, before the first live call
+    repeats_files: bool = True  # WRITE and READ are done again in its files, which are those that it began with
     live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
     progress: Progress = field(factory=Progress)
     over: trio.Event = field(factory=trio.Event)
     _matcher: Matcher = field(factory=Matcher)
     _turn: Limiter = field(factory=lambda: Limiter(1))
-    _left: int = 0  # recorded calls that weren't made yet
+    answered: trio.Event = field(factory=trio.Event)  # all recorded calls were made again
+    _overlaps: bool = False  # the crashed life had several calls under way at once
+    left: int = 0  # recorded calls that weren't made yet
     _edited: bool = False  # an edited answer was given
     _waiting: int = 0  # calls that got no reply in the recording either
 
     def load(self, calls: Sequence[RecordedCall]) -> None:
         """Have these calls answer. Slow: for a thread."""
+        if self.switch.live and self.switch.until is None:
+            self._overlaps = any(later.begin < call.end for call, later in pairwise(calls))
         for call in calls:
             if self.switch.is_before(call):
                 self.progress.total += 1
                 if self._is_needed(call):
-                    self._left += 1
+                    self.left += 1
                 else:
                     self.progress.skipped += 1
             if call.call not in UNSEEN:
                 self._matcher.add(call)
+        self._note_answered()
 
     def _is_needed(self, call: RecordedCall) -> bool:
         in_flight = self.switch.live and call.reply is None
@@ -96,6 +105,10 @@ class LifeReplay:
     def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
         """The table's calls, answered from here."""
         return seal(calls, self)
+
+    def open(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
+        """The table's calls as they are done live."""
+        return open_calls(calls, self)
 
     async def answer(self, op: Op, call: Call, request: Any, do: Do, found: RecordedCall | None = None) -> object:
         """The recorded reply to a call, or the error. ``do`` does what is done in the agent's own files.
@@ -109,12 +122,12 @@ class LifeReplay:
             self._look()
             await trio.sleep_forever()
         assert recorded.reply is not None, "a call without a reply waits"
-        if do is not None and op in (Op.READ, Op.WRITE):
+        if self.repeats_files and do is not None and op in (Op.READ, Op.WRITE):
             await self._compare_file(op, call, do, recorded.reply)
         if self.put_files is not None and recorded.files:
             self._add_drift(await self.put_files(call, recorded))
         for chunk in recorded.chunks:
-            await call.send(encode_line(chunk))
+            await call.send(write_body(chunk))
         self._look()
         if recorded.reply.get("success") is False:
             raise from_reply(recorded.reply)
@@ -131,7 +144,7 @@ class LifeReplay:
     async def _diverge(self, op: Op, why: str, differences: Sequence[Difference]) -> None:
         """End the agent here: what follows means nothing."""
         if self.progress.verdict is None:
-            self.progress.verdict = "diverged" if self._left else "exhausted"
+            self.progress.verdict = "diverged" if self.left else "exhausted"
             number = self.progress.replayed + 1
             said = [f"{self.life}, call {number}, {op.name}: {why}", *describe_differences(differences)]
             self.progress.divergence = "\n".join(said)
@@ -140,11 +153,13 @@ class LifeReplay:
 
     async def find(self, op: Op, request: Any) -> RecordedCall | None:
         """The recorded call that answers; None if the call is to be done live. A call without either waits."""
-        if self.live.is_set() and not self._left:
+        if self.live.is_set() and not self.left:
             return None
         found: Match | Miss = await run_in_thread(self._match, op.name, request, limiter=self._turn)
         if isinstance(found, Miss):
-            is_over = self.switch.until is not None and not self._left
+            is_over = (self.switch.until is not None or self.switch.live) and not self.left
+            if self._overlaps and not is_over:
+                is_over = await self._hold()
             if not (is_over or self.live.is_set() or (self._edited and self.switch.live)):
                 await self._diverge(op, found.why, found.differences)
             await self._pass()
@@ -153,18 +168,36 @@ class LifeReplay:
             await self._pass()
             return None
         if self.switch.live and found.call.reply is None:
-            await self.live.wait()
+            if self.switch.until is None:  # no other call has to come
+                await self.answered.wait()
+                await self._pass()
+            else:
+                await self.live.wait()
             return None
         self.progress.replayed += 1
         self._edited |= found.call.begin in self.switch.edited
         if is_optional(found.call):
             self.progress.skipped -= 1
         else:
-            self._left -= 1
+            self.left -= 1
+            self._note_answered()
         self._add_drift(found.drift)
         for mask in found.masks:
             self.progress.masks[mask] = self.progress.masks.get(mask, 0) + 1
         return found.call
+
+    async def _hold(self) -> bool:
+        """Wait until all is answered: another thread of the program may be behind. False if none goes on."""
+        left = None
+        while left != self.left and not self.answered.is_set():
+            left = self.left
+            with trio.move_on_after(HELD):
+                await self.answered.wait()
+        return self.answered.is_set()
+
+    def _note_answered(self) -> None:
+        if not self.left:
+            self.answered.set()
 
     async def _pass(self) -> None:
         """A call that the recording isn't to answer: go live, or end there."""
@@ -177,7 +210,7 @@ class LifeReplay:
 
     def go_on(self, caller: Caller) -> None:
         """A call of ``caller`` is done live, with its own rights from now on."""
-        self.give_rights(caller, not self._left)
+        self.give_rights(caller, self, not self.left)
         deliver, self.deliver = self.deliver, None
         if deliver is not None:
             deliver(caller)
@@ -205,7 +238,7 @@ class LifeReplay:
 
     def _look(self) -> None:
         """End the agent if all was asked, and it waits for what the recorded one waited for at its end."""
-        if not self._left and self._waiting:
+        if not self.left and self._waiting:
             self.over.set()
 
     def judge(self, end: str | None) -> None:

@@ -38,8 +38,9 @@ class Replays:
         if running and not is_fork:
             raise AlreadyExists("a replay runs: wait for its end, or end it by REPLAY_STOP")
 
-    def is_running(self, name: str) -> bool:
-        return name in self._runs and not self._runs[name].ended.is_set()
+    def is_known(self, name: str) -> bool:
+        """Whether a replay has this name that can be asked for."""
+        return name in self._runs
 
     def find(self, name: str | None) -> Progress:
         """That of the replay with this name, or of the last one. Raises ``NotFound``."""

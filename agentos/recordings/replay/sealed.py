@@ -3,7 +3,8 @@
 from base64 import b64decode
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import partial, wraps
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,13 +21,13 @@ from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire.replies import encode_reply
 from agentos.llm.providers.provider import Answer
 from agentos.llm.queue.request import ThinkResult
-from agentos.recordings.format import Json, encode_line
+from agentos.recordings.format import Json, encode_line, write_body
 from agentos.recordings.lines import describe_request
 from agentos.recordings.reader import RecordedCall
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied
+from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied, from_reply
 from agentos_sdk.opcodes import Op
 
 from .switch import OF_THOUGHT
@@ -61,9 +62,7 @@ def _switch(syscall: Syscall, life: "LifeReplay") -> Syscall:
         found = life.chosen[call]
         if found is not None:
             return await attempt(_seal(syscall, life, found))(call.caller, request, call)
-        request = name_itself(op, call.caller, request, life)
-        if op is Op.THINK and life.switch.model is not None:
-            request = ask_model(request, life.switch.model)
+        request = adapt(op, call.caller, request, life)
         if syscall.background is not None and request.async_:
             serve, size = build_steps(syscall), len(encode_line(describe_request(request)))
             number = syscall.background.start(call, op, request.request_id, size, partial(serve, call.caller, request))
@@ -85,27 +84,28 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
     @asynccontextmanager
     async def prepare(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
         async with AsyncExitStack() as held:
-            refused: CallError | None = None
+            recorded = answer
             try:
                 asked = name_itself(op, caller, request, life)
                 found = await held.enter_async_context(syscall.preview(caller, asked))
                 do = found.act
-            except CallError as error:
-                # What it is about isn't there now, unless it is refused: the recorded one may have found it.
-                refused = error if isinstance(error, REFUSALS) else None
-                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
-            if refused is not None:
+            except REFUSALS as refused:
                 await life.compare_refused(op, request, refused, answer)
-                raise refused
+                raise
+            except CallError as error:  # what it is about isn't there now: the recorded one may have found it
+                recorded = answer or await life.find(op, request)
+                if recorded is not None and recorded.reply is not None and recorded.reply.get("code") == error.code:
+                    raise from_reply(recorded.reply) from None
+                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
 
             async def act(call: Call) -> object:
-                return await life.answer(op, call, request, do, answer)
+                return await life.answer(op, call, request, do, recorded)
 
             known = found.error if isinstance(found.error, PermissionDenied) else None
             decisions = (caller.authorizer.decide(caller, right) for right in found.rights)
             refusal = known or next((each.refusal for each in decisions if each.effect == "deny"), None)
             if refusal is not None:
-                await life.compare_refused(op, request, refusal, answer)
+                await life.compare_refused(op, request, refusal, recorded)
             yield replace(found, act=act, error=known)
 
     return replace(syscall, prepare=prepare, in_order=False, deferred=False, background=None, charge=None)
@@ -114,6 +114,36 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
 def attempt(syscall: Syscall) -> Attempt:
     """Its steps, but for counting."""
     return handle(syscall) if syscall.prepare is None else judge(syscall)
+
+
+def open_calls(calls: Iterable[Syscall], life: "LifeReplay") -> Sequence[Syscall]:
+    """These calls as a fork makes them that is wholly live: as they are, but for what it was told of itself."""
+    return [_open(each, life) if each.op in ABOUT_AGENTS or each.op is Op.THINK else each for each in calls]
+
+
+def _open(syscall: Syscall, life: "LifeReplay") -> Syscall:
+    """With what it is asked adapted; it gets a task, or none, as it did."""
+    prepare = syscall.prepare
+    assert prepare is not None, "all of these need rights"
+    if iscoroutinefunction(prepare):
+
+        async def prepare_later(caller: Caller, request: Any) -> Any:
+            return await prepare(caller, adapt(syscall.op, caller, request, life))
+
+        return replace(syscall, prepare=prepare_later)
+
+    @wraps(prepare)
+    def prepare_own(caller: Caller, request: Any) -> Any:
+        return prepare(caller, adapt(syscall.op, caller, request, life))
+
+    return replace(syscall, prepare=prepare_own)
+
+
+def adapt(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:
+    """The request as it is done live."""
+    if op is Op.THINK:
+        return request if life.switch.model is None else ask_model(request, life.switch.model)
+    return name_itself(op, caller, request, life)
 
 
 def name_itself(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:
@@ -143,14 +173,12 @@ def _nothing(call: Any) -> None:
 def read_reply(op: Op, reply: Json) -> object:
     """A recorded reply as its call gives it: encoded, but for THINK's, of which the endpoints make responses.
 
-    That of LIST is no object, and stands in base64. Raises ``CallError``.
+    Raises ``CallError``.
     """
-    if reply.keys() == {"base64"}:
-        try:
-            return b64decode(reply["base64"], validate=True)
-        except (ValueError, TypeError) as error:
-            raise CallError(f"the recorded reply can't be read: {error}") from None
-    return read_thought(reply) if op is Op.THINK else encode_line(reply)
+    try:
+        return read_thought(reply) if op is Op.THINK else write_body(reply)
+    except (ValueError, TypeError) as error:
+        raise CallError(f"the recorded reply can't be read: {error}") from None
 
 
 def read_thought(reply: Json) -> ThinkResult:

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.host import Host
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.sandbox.policy import MAX_TERMINALS, BadPolicy, Directory, Image, Network, Overlay, Policy
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 
 UID = GID = 1000  # inside
+BLOCK = 65537  # ids with root inside; the last one is PID 1's
+INIT_UID, ROOT_HOME = 65536, "/root"
+APT_AS_ROOT = 'APT::Sandbox::User "root";\n'  # with one id: it looks whether it became another user
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
 TERMINALS = "/dev/pts"
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -111,7 +115,8 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
             bound.append(path)
             yield s.Bind(path, path)
     for name in DEVICES:
-        if name == "zero" and not host.memory_cgroup and host.landlock_abi == 0:
+        building = policy.image is not None and policy.image.upper
+        if name == "zero" and not host.memory_cgroup and (host.landlock_abi == 0 or policy.inside_root or building):
             continue  # mapped shared it is memory that no watcher finds; only Landlock can make it read-only
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
     if policy.sdk is not None:
@@ -161,6 +166,11 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
         yield s.OpenSource(policy.image.path, follow=False)
     elif policy.image is not None and host_ids is not None:
         yield s.DetachLayer(policy.image.path, s.IMAGE, (host_ids.uid, host_ids.gid), writable=False)
+    if policy.image is not None and policy.image.upper and host_ids is None:
+        yield s.OpenSource(policy.image.upper, follow=False)
+    elif policy.image is not None and policy.image.upper and host_ids is not None:
+        block = STORE_IDS if policy.inside_root else None
+        yield s.DetachLayer(policy.image.upper, s.IMAGE_UPPER, (host_ids.uid, host_ids.gid), writable=True, block=block)
     if not isinstance(policy.workspace, Overlay):
         return
     lowers, upper = (*policy.workspace.sealed, policy.workspace.path), policy.workspace.upper
@@ -168,8 +178,9 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
         yield from (s.OpenSource(path, follow=False) for path in (*lowers, upper))
         return
     owner, targets = (host_ids.uid, host_ids.gid), s.layer_targets(WORKSPACE, len(lowers))
+    block = STORE_IDS if policy.inside_root else None
     for path, target in zip((*lowers, upper), targets, strict=True):
-        yield s.DetachLayer(path, target, owner, writable=path == upper)
+        yield s.DetachLayer(path, target, owner, writable=path == upper, block=block)
 
 
 def _targets_without_symlinks(policy: Policy) -> Sequence[str]:
@@ -201,7 +212,8 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     """Mount the agent's own tmpfs. A mount over a directory comes before mounts within that directory."""
     limits, counted = policy.limits, not host.memory_cgroup
     executable = policy.profile != "strict"
-    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
+    if policy.image is None or not policy.image.upper:  # what is built keeps it for the next program
+        yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted, policy.inside_root)
     yield from within_tmp
     if policy.workspace is None:
         yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
@@ -210,10 +222,10 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
         yield s.MountOverlay(WORKSPACE, lowers, policy.workspace.upper, executable)
     if isinstance(policy.workspace, Directory) and policy.workspace.protected:
         yield s.Protect(WORKSPACE, policy.workspace.protected)
-    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
+    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted, policy.inside_root)
     if policy.terminals:
         yield s.MountTerminals(TERMINALS, MAX_TERMINALS)
-    if policy.socket is not None:
+    if policy.socket is not None and (policy.image is None or not policy.image.upper):
         yield s.Link("/tmp/agentos.sock", SOCKET)
 
 
@@ -223,17 +235,26 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     if image is None:
         return
     carried = [bind.target for bind in binds if is_in_image(bind)]
-    mounted = ("/proc", "/tmp", WORKSPACE, "/dev/shm", *([TERMINALS] if policy.terminals else []))
+    own_tmp = [] if image.upper else ["/tmp"]
+    mounted = ("/proc", *own_tmp, WORKSPACE, "/dev/shm", *([TERMINALS] if policy.terminals else []))
     carried += [path for path in mounted if path not in carried]
     name = image.user or "agent"
     lines = f"{name}:x:{UID}:{GID}:{name}:{WORKSPACE}:/bin/sh\n", f"{name}:x:{GID}:\n"
     texts = [_replace_account(text, name, line) for text, line in zip(image.accounts, lines, strict=True)]
-    files = {"passwd": texts[0], "group": texts[1], "hosts": _ETC_FILES["hosts"], **git_files(policy)}
+    files = {} if policy.inside_root or image.upper else {"passwd": texts[0], "group": texts[1]}
+    files |= {"hosts": _ETC_FILES["hosts"], **git_files(policy)}
+    directories = (CODE, *([ROOT_HOME] if policy.inside_root else []), *(["/tmp"] if image.upper else []))
+    if policy.inside_root and host.uid != 0:
+        files |= {"apt/apt.conf.d/99agentos": APT_AS_ROOT}
     if policy.network == "filtered":
         files["resolv.conf"] = FILTERED_RESOLVER
     size = 0 if policy.profile == "strict" else limits.disk
     own = tuple([(f"/etc/{name}", text) for name, text in files.items()])
-    yield s.MountImage(image.path, tuple(carried), (CODE,), own, size, limits.inodes, not host.memory_cgroup)
+    # Landlock lets what writes below "/" write to /proc, too, which no wall here needs to be written.
+    closed = ("/proc",) if policy.inside_root or image.upper else ()
+    counted = not host.memory_cgroup
+    given = (tuple(carried), directories, own, size, limits.inodes, counted, closed)
+    yield s.MountImage(image.path, *given, image.upper)
 
 
 def is_in_image(bind: s.Bind) -> bool:

@@ -26,6 +26,7 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -163,12 +164,34 @@ _DENIED: Mapping[str, Rule] = {
     **_rules_for("_sysctl uselib ustat sysfs set_thread_area get_thread_area", errno_verdict(errno.ENOSYS)),
 }
 
+_SET_ID_RULES: Mapping[str, Rule] = {
+    **_rules_for("chmod fchmod creat mknod", _no_set_id(mode=1)),
+    **_rules_for("fchmodat fchmodat2 mknodat", _no_set_id(mode=2)),
+    "open": _no_set_id(mode=2, flags=1),
+    "openat": _no_set_id(mode=3, flags=2),
+}
+# For root inside. No file that it makes can be reached with an id of the host's, so a set-id bit gives none. With a
+# block, instances of inotify count for the user that made the namespace, who has 128 in all, and each of its ids may
+# have some. With one id, what takes others succeeds and does nothing: programs that only want to are content.
+_INSIDE_ROOT: Mapping[str, Mapping[str, Rule]] = {
+    "block": {
+        **dict.fromkeys(_SET_ID_RULES, ALLOW),
+        **_rules_for("inotify_init inotify_init1", errno_verdict(errno.EMFILE)),
+    },
+    "pretended": {
+        **dict.fromkeys(_SET_ID_RULES, ALLOW),
+        **_rules_for("chown fchown lchown fchownat setgroups capset", errno_verdict(0)),
+        **_rules_for("setuid setgid setreuid setregid setresuid setresgid", errno_verdict(0)),
+    },
+}
+Inside = Literal["block", "pretended"]
+
 _ARGUMENTS: Mapping[str, Rule] = {
     "clone": (Refusal(errno.EPERM, (AnyBit(0, _CLONE_NAMESPACES),)),),
     "unshare": (Refusal(errno.EPERM, (AnyBit(0, 0xFFFF_FFFF_FFFF_FFFF & ~_UNSHARE_ALLOWED),)),),
     "socket": (
-        # ZeroMQ, and so Jupyter, aborts where getifaddrs() fails otherwise.
-        Refusal(errno.EOPNOTSUPP, (OneOf(0, (_NETLINK,)),)),
+        # ZeroMQ, and so Jupyter, aborts where getifaddrs() fails by EAFNOSUPPORT, groupadd at EOPNOTSUPP of audit.
+        Refusal(errno.EINVAL, (OneOf(0, (_NETLINK,)),)),
         Refusal(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),
         Refusal(errno.EPROTONOSUPPORT, (NoneOf(2, _PROTOCOLS),)),
     ),
@@ -180,10 +203,7 @@ _ARGUMENTS: Mapping[str, Rule] = {
     # for a signal from outside. A pidfd may be PID 1's.
     "kill": (Refusal(errno.EPERM, (OneOf(0, (1,)), AnyBit(1, _REAL_TIME))),),
     "pidfd_send_signal": (Refusal(errno.EPERM, (AnyBit(1, _REAL_TIME),)),),
-    **_rules_for("chmod fchmod creat mknod", _no_set_id(mode=1)),
-    **_rules_for("fchmodat fchmodat2 mknodat", _no_set_id(mode=2)),
-    "open": _no_set_id(mode=2, flags=1),
-    "openat": _no_set_id(mode=3, flags=2),
+    **_SET_ID_RULES,
     # Opening a file on which an agent has a lease waits for it, up to 45 s: the kernel's opens, and yours.
     "fcntl": (Refusal(errno.EPERM, (OneOf(1, (1024, 1040)),)),),  # F_SETLEASE F_SETDELEG
     # ENOMEM is what a host without free huge pages answers: programs fall back to ordinary ones.
@@ -253,14 +273,16 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 
 @cache
 def build_filter(
-    profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False
+    profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False, inside: Inside | None = None
 ) -> tuple[Instruction, ...]:
     """Return the filter of a profile for an architecture, as ``os.uname().machine``; ``KeyError`` for an unknown one.
 
     ``counted``: a cgroup counts all memory of the program. ``memfd_noexec``: vm.memfd_noexec is 2 in the program's PID
-    namespace, so ``strict`` may allow memfds without either flag.
+    namespace, so ``strict`` may allow memfds without either flag. ``inside``: for root inside, in an image.
     """
     found = PROFILES[profile]
+    if inside is not None:
+        found = replace(found, rules={**found.rules, **_INSIDE_ROOT[inside]})
     if profile == "strict" and memfd_noexec:
         found = replace(found, rules={**found.rules, **_NO_MFD_EXEC})
     return compile_filter(
@@ -269,9 +291,11 @@ def build_filter(
 
 
 @cache
-def filter_bytes(profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False) -> bytes:
+def filter_bytes(
+    profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False, inside: Inside | None = None
+) -> bytes:
     """As :func:`build_filter`, as the bytes for seccomp(2): an array of ``struct sock_filter``."""
-    return bpf.pack(build_filter(profile, architecture, counted, memfd_noexec))
+    return bpf.pack(build_filter(profile, architecture, counted, memfd_noexec, inside))
 
 
 @cache

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from agentos.sandbox import steps as s
 
 from . import libc, messages
-from .mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_REC
+from .mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC
 
 _NEWNS, _NEWPID = 0x20000, 0x20000000
 _CLONE_FLAGS = {  # by CLONE_NEW*; user first, as it gives the capabilities for the others; mnt last, as it changes "/"
@@ -50,7 +50,8 @@ def descend(step: s.Descend, control: socket.socket) -> None:
     if not libc.clone_two_below(step.flags):
         os._exit(0)
     libc.mount("none", "/", None, MS_REC | MS_PRIVATE)
-    libc.mount("proc", step.proc, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, "subset=pid")
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | (MS_RDONLY if step.read_only else 0)
+    libc.mount("proc", step.proc, "proc", flags, "subset=pid")
     place = f"{step.proc}/self/ns"  # no other process may open these: this one isn't dumpable
     names = [name for name in _CLONE_FLAGS if os.path.exists(f"{place}/{name}")]
     namespaces = {name: os.open(f"{place}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names}

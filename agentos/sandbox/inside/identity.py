@@ -12,6 +12,7 @@ from . import libc
 
 # SECBIT_* NOROOT NO_SETUID_FIXUP NO_CAP_AMBIENT_RAISE with their locks, KEEP_CAPS locked while it is off.
 _SECUREBITS = 0x01 | 0x02 | 0x04 | 0x08 | 0x20 | 0x40 | 0x80
+_ROOT_SECUREBITS = 0x20 | 0x40 | 0x80  # uid 0 has capabilities, and another that it becomes has none
 _MEMFD_NOEXEC = "/proc/sys/vm/memfd_noexec"
 
 
@@ -85,12 +86,15 @@ def set_limits(step: s.SetLimits) -> None:
 
 def drop_capabilities(step: s.DropCapabilities) -> None:
     """Clear all capability sets; the bounding set first, as that needs CAP_SETPCAP."""
-    libc.empty_bounding_set()
+    libc.empty_bounding_set(s.INSIDE_ROOT)
     drop_bounded_capabilities(step)
 
 
-def drop_bounded_capabilities(_: s.DropCapabilities) -> None:
-    """Clear the capability sets of a process whose bounding set is empty."""
+def drop_bounded_capabilities(step: s.DropCapabilities) -> None:
+    """Clear the capability sets of a process whose bounding set has those of root inside at most."""
+    for capability in range(32):
+        if s.INSIDE_ROOT & ~step.keep & 1 << capability:
+            libc.prctl(libc.PR_CAPBSET_DROP, capability)
     libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
-    libc.prctl(libc.PR_SET_SECUREBITS, _SECUREBITS)
-    libc.drop_capabilities()
+    libc.prctl(libc.PR_SET_SECUREBITS, _ROOT_SECUREBITS if step.keep else _SECUREBITS)
+    libc.drop_capabilities(step.keep)

@@ -241,10 +241,10 @@ def prctl(option: int, argument: int = 0, second: int = 0) -> int:
     return _check(_prctl(option, argument, second, 0, 0), "prctl")
 
 
-def empty_bounding_set() -> None:
-    """Drop every capability that this kernel has from the bounding set."""
+def empty_bounding_set(keep: int = 0) -> None:
+    """Drop every capability that this kernel has from the bounding set, but those of this mask."""
     capability = 0
-    while _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
+    while keep & 1 << capability or _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
     if ctypes.get_errno() != errno.EINVAL or capability == 0:  # EINVAL: no more capabilities
         _check(-1, "prctl")
@@ -287,9 +287,9 @@ def keep_capability(number: int) -> None:
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number)
 
 
-def drop_capabilities() -> None:
-    """Clear the effective, permitted and inheritable sets."""
-    _check(_capset(_CAPABILITIES, bytes(24)), "capset")
+def drop_capabilities(keep: int = 0) -> None:
+    """Clear the effective, permitted and inheritable sets, but of those of this mask, below 32, the first two."""
+    _check(_capset(_CAPABILITIES, struct.pack("=6I", keep, keep, 0, 0, 0, 0)), "capset")
 
 
 def set_seccomp_filter(program: bytes) -> None:

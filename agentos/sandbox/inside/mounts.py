@@ -13,7 +13,7 @@ from . import libc, sources
 
 NEW_ROOT = "/sys"  # it exists on every host, and no source lies in it: an agent's are opened when this is mounted
 
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 1 << 18
 MNT_DETACH = 2
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 
@@ -79,7 +79,7 @@ class Root:
     def mount_tmpfs(self, step: s.MountTmpfs) -> None:
         self._make_directories(step.target)
         flags = MS_NOSUID | MS_NODEV | (0 if step.executable else MS_NOEXEC)
-        options = f"size={step.size},nr_inodes={step.inodes},mode=755"
+        options = f"size={step.size},nr_inodes={step.inodes},mode={'1777' if step.shared else '755'}"
         libc.mount("agent", NEW_ROOT + step.target, "tmpfs", flags, options)
         if step.counted:
             self.counted[step.target] = os.open(NEW_ROOT + step.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -132,7 +132,13 @@ class Root:
         libc.move_mount(tree, "image")
         os.close(tree)
         layers = {"lowerdir": "own:image"}
-        if step.size:
+        if step.upper:
+            tree = self._trees.pop(s.IMAGE_UPPER, None)
+            tree = libc.open_tree(self._sources[step.upper]) if tree is None else tree
+            libc.move_mount(tree, "upper")
+            os.close(tree)
+            layers |= {"upperdir": "upper/tree", "workdir": "upper/work"}
+        elif step.size:
             layers |= self._mount_upper(step)
         overlay = libc.mount_detached("overlay", "image", layers, "userxattr")
         os.chdir("/")
@@ -141,6 +147,8 @@ class Root:
         libc.move_mount(overlay, NEW_ROOT)  # over the former root, which goes with the host's
         os.close(overlay)
         for target, tree in carried.items():
+            if target in step.closed:
+                libc.set_mount_attributes(tree, "", RDONLY, recursive=True)
             libc.move_mount(tree, NEW_ROOT + target)
             os.close(tree)
 
@@ -200,6 +208,7 @@ def _fill_own(carried: dict[str, bool], step: s.MountImage) -> None:
             os.mknod(f"own{target}", stat.S_IFREG | 0o644)
     for directory in step.directories:
         os.makedirs(f"own{directory}", 0o755, exist_ok=True)
+        os.chmod(f"own{directory}", 0o1777 if directory == "/tmp" else 0o755)
     for path, text in step.files:
         os.makedirs("own" + os.path.dirname(path), 0o755, exist_ok=True)
         with open(f"own{path}", "w", encoding="utf-8", errors="surrogateescape") as file:

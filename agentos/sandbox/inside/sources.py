@@ -153,8 +153,13 @@ def _detach_layer(step: s.DetachLayer, namespaces: "_Namespaces") -> int:
         os.close(source)
     try:
         owner = found.st_uid, found.st_gid
+        if step.block is not None and step.writable and owner != (step.block[0],) * 2:
+            fix = "apply or discard the changes that it has as another user"
+            why = f"{step.path}: files of root inside would have ids of the host's there: {fix}"
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), why)
         if owner != step.owner:
-            uids, gids = (_swap(owner[n], step.owner[n], name) for n, name in enumerate(("uid_map", "gid_map")))
+            count = step.block[1] if step.block is not None and owner == (step.block[0],) * 2 else 1
+            uids, gids = (_swap(owner[n], step.owner[n], count, name) for n, name in enumerate(("uid_map", "gid_map")))
             _map_ids(tree, step, found, namespaces.get(uids, gids))
         if not step.writable:
             libc.set_mount_attributes(tree, "", MOUNT_ATTR_RDONLY, recursive=True)
@@ -164,17 +169,18 @@ def _detach_layer(step: s.DetachLayer, namespaces: "_Namespaces") -> int:
     return tree
 
 
-def _swap(one: int, other: int, name: str) -> str:
-    """The lines of a map that exchanges two ids, of all ids that this process has. ``name``: uid_map or gid_map.
+def _swap(one: int, other: int, count: int, name: str) -> str:
+    """The lines of a map of all ids of this process that exchanges ``count`` from ``one`` and from ``other`` on.
 
-    All others stay valid owners: Linux refuses even the removal of a file whose owner isn't mapped.
+    All others stay valid owners: Linux refuses even the removal of a file whose owner isn't mapped. ``name``: uid_map
+    or gid_map.
     """
     with open(f"/proc/self/{name}", encoding="ascii") as file:
         own = [tuple(map(int, line.split())) for line in file]
     lines = []
-    for first, _, count in own:
-        cuts = sorted({first, first + count, *(cut for i in (one, other) for cut in (i, i + 1))})
-        for start, end in itertools.pairwise(cut for cut in cuts if first <= cut <= first + count):
+    for first, _, size in own:
+        cuts = sorted({first, first + size, *(cut for i in (one, other) for cut in (i, i + count))})
+        for start, end in itertools.pairwise(cut for cut in cuts if first <= cut <= first + size):
             shown = other if start == one else one if start == other else start
             lines.append(f"{start} {shown} {end - start}")
     return "\n".join(lines)

@@ -83,7 +83,7 @@ def examine_host(state: Path) -> Report:
         levels.describe_default(layers, os.geteuid()),
         levels.describe_strict(layers),
         layers,
-        _collect_facts(state),
+        _collect_facts(state, layers),
         remedies.apparmor_profile() if any(one.remedy == remedies.APPARMOR_REMEDY for one in layers.values()) else None,
     )
 
@@ -234,7 +234,7 @@ def _disk_finding(root: Finding) -> Finding:
     return replace(root, mechanism="tmpfs of its size" if root.works else "")
 
 
-def _collect_facts(state: Path) -> Mapping[str, str]:
+def _collect_facts(state: Path, layers: Mapping[str, Finding]) -> Mapping[str, str]:
     surroundings = remedies.read_surroundings()
     count = surroundings.settings.get("user.max_user_namespaces", "can't be read")
     restrictions = [f"AppArmor profile {surroundings.apparmor}"] if surroundings.apparmor else []
@@ -253,6 +253,7 @@ def _collect_facts(state: Path) -> Mapping[str, str]:
         "kept workspaces": _describe_kept_workspaces(),
         "filtered network": _describe_trial(probe.probe_filtered_network),
         "overlay workspaces": _describe_overlays(state),
+        "root inside": _describe_root_inside(layers),
         "state directory": f"{state}: {_describe_state_directory(state)}",
     }
 
@@ -293,6 +294,16 @@ def _describe_overlays(state: Path) -> str:
             return _describe_trial(partial(probe.probe_overlay, place=os.path.realpath(place)))
     except OSError as error:
         return f"no: {error.strerror}: {error.filename}"
+
+
+def _describe_root_inside(layers: Mapping[str, Finding]) -> str:
+    """Say whether an agent can have ``user = "root"``: control groups must count what rlimits count for each id."""
+    uncounted = [name for name in ("memory", "pids") if not layers[name].mechanism.startswith("cgroup")]
+    if os.geteuid() == 0 and uncounted:
+        return f"no: no control group limits {' and '.join(uncounted)}"
+    found = _describe_trial(probe.probe_root_inside)
+    how = "a block of ids for each agent" if os.geteuid() == 0 else "one id, and calls that take others are pretended"
+    return f"{found}: {how}" if found == "works" else found
 
 
 def _describe_trial(trial: Callable[[Spawner, Host], Awaitable[Finding]]) -> str:

@@ -24,7 +24,9 @@ from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.files import interpreter_prefixes
 from agentos.sandbox.files.root_files import (
+    BLOCK,
     GID,
+    INIT_UID,
     NETWORK_FILES,
     SYSTEM_FILES,
     SYSTEM_PATHS,
@@ -158,6 +160,17 @@ async def probe_filtered_network(spawner: Spawner, host: Host) -> Finding:
     sockets = (("tcp", "127.0.0.1", 80), ("tcp", "0.0.0.0", 80), ("udp", "127.0.0.1", 53))
     steps = (s.LoopbackUp(), s.RouteToLoopback(*p.FILTERED_ADDRESSES), s.Listen(sockets))
     return await _run_trial(spawner, _plan_trial(host, ids, p.NEWNET, *steps), surroundings)
+
+
+async def probe_root_inside(spawner: Spawner, host: Host) -> Finding:
+    """Return whether a program can be root inside: of a block of ids, or without root of one."""
+    is_root = host.uid == 0
+    first = host_ids.first_of_block(host_ids.TRIAL_BLOCK) if is_root else HostIds(host.uid, host.gid)
+    count = BLOCK if is_root else 1
+    clone = s.Clone(p.NEWUSER | p.NEWPID, f"0 {first.uid} {count}", f"0 {first.gid} {count}", not is_root)
+    identity = s.TakeIdentity(0, 0, is_root, INIT_UID if is_root else None)
+    steps = (clone, identity, s.DropCapabilities(s.INSIDE_ROOT), s.NoNewPrivileges(), _TRUE_PROGRAM)
+    return await _run_trial(spawner, steps, await trio.to_thread.run_sync(remedies.read_surroundings))
 
 
 async def probe_overlay(spawner: Spawner, host: Host, place: str) -> Finding:

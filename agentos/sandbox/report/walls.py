@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.files import proc_files
-from agentos.sandbox.files.root_files import TERMINALS, WORKSPACE
+from agentos.sandbox.files.root_files import BLOCK, TERMINALS, WORKSPACE
 from agentos.sandbox.filters import seccomp
+from agentos.sandbox.host_ids import FIRST_BLOCK
 from agentos.sandbox.policy import MAX_TERMINALS
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import Layer
@@ -91,10 +92,7 @@ def _layers(plan: Sequence[Step], observed: Observed) -> Iterator[tuple[str, Lay
     else:
         yield "root", _step_layer(plan, s.SwitchRoot, "pivot_root onto a tmpfs", root)
     yield "own_uid", _own_uid_layer(observed)
-    sets = {name: observed.status.get(name, "?") for name in _CAPABILITY_SETS}
-    empty = all(set(value) == {"0"} for value in sets.values())
-    evidence = " ".join(f"{name}={value}" for name, value in sets.items())
-    yield "capabilities", Layer(True, empty, "capset, bounding set, securebits", evidence, "" if empty else "not empty")
+    yield "capabilities", _capabilities_layer(plan, observed)
     yield "no_new_privs", _status_layer(observed, "NoNewPrivs", "1", "prctl")
     yield "seccomp", _seccomp_layer(plan, observed)
     walls = any(isinstance(step, s.Landlock) for step in plan)
@@ -139,6 +137,27 @@ def _own_uid_layer(observed: Observed) -> Layer:
     active = bool(uids) and len(set(uids)) == 1 and uids[0] not in ("0", str(os.geteuid()))
     reason = "" if active else "without root it has the kernel's own uid on the host"
     return Layer(os.geteuid() == 0, active, "uid_map" if active else "", f"Uid {' '.join(uids)}", reason)
+
+
+def _capabilities_layer(plan: Sequence[Step], observed: Observed) -> Layer:
+    """Empty sets, or with root inside exactly its own in three of them."""
+    keep = next((step.keep for step in plan if isinstance(step, s.DropCapabilities)), 0)
+    sets = {name: observed.status.get(name, "?") for name in _CAPABILITY_SETS}
+    asked = {name: f"{keep if name in ('CapPrm', 'CapEff', 'CapBnd') else 0:016x}" for name in sets}
+    evidence = " ".join(f"{name}={value}" for name, value in sets.items())
+    wrong = ", ".join(name for name in sets if sets[name] != asked[name])
+    why = f"not {'as asked' if keep else 'empty'}: {wrong}" if wrong else ""
+    return Layer(True, not wrong, "capset, bounding set, securebits", evidence, why)
+
+
+def user_layer(program: int) -> Layer:
+    """Whether this program's ids are a block of its own, or without root one, and no others, as its maps say."""
+    uid = os.geteuid()
+    count, how = (str(BLOCK), "uid_map, a block of ids") if uid == 0 else ("1", "uid_map, one id; others are pretended")
+    maps = [proc_files.read_file(f"/proc/{program}/{name}").split() for name in ("uid_map", "gid_map")]
+    evidence = "; ".join(" ".join(found) for found in maps)
+    active = all(found[::2] == ["0", count] for found in maps) and (uid != 0 or int(maps[0][1]) >= FIRST_BLOCK)
+    return Layer(True, active, how if active else "", evidence, "" if active else "it has other ids, too")
 
 
 def overlay_layer(program: int) -> Layer:

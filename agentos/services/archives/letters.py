@@ -18,7 +18,14 @@ T = TypeVar("T")
 MAX_NAME = 200  # characters of a sender's name
 
 
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+class NeededImage(Struct, frozen=True, forbid_unknown_fields=True):
+    """The image that an agent runs in, which no archive has."""
+
+    name: str
+    digest: str
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an archive is: ``agent`` has fields of its declaration, None if it wasn't exported."""
 
     format: Literal[1]
@@ -26,6 +33,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     agent: dict[str, Any] | None
     left_out: list[str]
+    image: NeededImage | None = None
 
 
 class Letter(Struct, frozen=True, forbid_unknown_fields=True):

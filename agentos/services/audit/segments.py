@@ -18,7 +18,8 @@ from threading import Lock
 
 from msgspec import Struct
 
-from agentos.database import DatabaseError, connect, explain_error
+from agentos.database import DatabaseError
+from agentos.database_file import connect, explain_error
 from agentos.private_files import describe_error, display_path, open_file
 
 from .chain import Link, QueuedEntry, Row, chain_rows

@@ -37,6 +37,8 @@ PLAIN: Final[Mapping[type, tuple[str, Severity]]] = {  # the data are all fields
     events.AgentState: ("AGENT_STATE", "info"),
     events.SnapshotMade: ("SNAPSHOT_MADE", "info"),
     events.ReplayDiverged: ("REPLAY_DIVERGED", "warning"),
+    events.LifeResumed: ("LIFE_RESUMED", "info"),
+    events.ResumeFailed: ("RESUME_FAILED", "warning"),
     events.MailDead: ("MAIL_DEAD", "warning"),
     events.SyscallBlocked: ("SYSCALL_BLOCKED", "warning"),
     events.ResourceWarning: ("RESOURCE_WARNING", "warning"),

@@ -89,16 +89,19 @@ class Mailbox:
         """Whether nothing is in it or being written."""
         return not (self.messages or self.leases or self.dead or self._reserved)
 
+    @property
+    def count(self) -> int:
+        """Messages that wait, are leased, or are being written."""
+        return len(self.messages) + len(self.leases) + self._reserved
+
     def fits(self, size: int) -> bool:
-        count = len(self.messages) + len(self.leases) + self._reserved
-        return count < MAX_MESSAGES and self.size + size <= MAX_BYTES
+        return self.count < MAX_MESSAGES and self.size + size <= MAX_BYTES
 
     def reserve(self, size: int) -> None:
         """Keep room for a message, until :meth:`unreserve` or :meth:`add`; ``Busy`` if the mailbox is full."""
         if not self.fits(size):
-            count = len(self.messages) + len(self.leases) + self._reserved
             raise Busy(
-                f"the mailbox of {self.name} is full ({count} messages, {self.size} bytes): "
+                f"the mailbox of {self.name} is full ({self.count} messages, {self.size} bytes): "
                 "try again when it has read some"
             )
         self._reserved += 1

@@ -63,11 +63,8 @@ class Mailboxes:
                 box.size += len(message.body)
             self.store.sent[message.family] += message.cost
         if buried:
-            log.warning(
-                "%d messages are dead letters: handed out %d times, the last time by a killed kernel",
-                len(buried),
-                MAX_ATTEMPTS,
-            )
+            how = f"handed out {MAX_ATTEMPTS} times, the last time by a killed kernel"
+            log.warning("%d messages are dead letters: %s", len(buried), how)
             self.store.write_later(rows.bury_all, buried)
 
     # -- Mailboxes by id and name ----------------------------------------------------------------------------------
@@ -145,7 +142,7 @@ class Mailboxes:
         box = self.by_id(number)
         if kept == (box.kept is not None):
             return
-        has = [*box.messages, *(lease.message for lease in box.leases.values())]
+        has = [*box.messages, *(lease.message for lease in box.leases.values() if not lease.acknowledging)]
         store = self._store_of(box)
         if kept:
             box.kept, self._kept[name] = name, box
@@ -177,7 +174,7 @@ class Mailboxes:
 
         def end(result: Outcome[None]) -> None:
             if isinstance(result, Error):
-                self._release([box], message)
+                self._release([box], message, 1)
             else:
                 box.add(message)
                 if box.kept is None:  # not any more
@@ -187,13 +184,13 @@ class Mailboxes:
         def withdraw() -> bool:
             dropped = drop()
             if dropped:
-                self._release([box], message)
+                self._release([box], message, 1)
             return dropped
 
         try:
             drop = store.begin(rows.insert_all, [rows.as_row(box.kept, message)], end)
         except CallError:
-            self._release([box], message)
+            self._release([box], message, 1)
             raise
         return withdraw
 
@@ -209,17 +206,19 @@ class Mailboxes:
         kept = [box for box in fitting if box.kept is not None]
         if kept:
             self._store_of(kept[0]).charge(message.family, message.cost * len(kept))
-        copies = {box.id: replace(message, id=next(self.numbers)) for box in kept}
+        copies = {box: replace(message, id=next(self.numbers)) for box in kept}
         for box in fitting:
             box.reserve(len(message.body))
 
         def deliver(_: object) -> None:
             for box in fitting:
-                box.add(copies.get(box.id, message))
+                box.add(copies.get(box, message))
+                if box in copies and box.kept is None:  # not any more
+                    self._store_of(box).forget([copies[box]])
 
         if kept:
-            written = [rows.as_row(box.kept or "", copies[box.id]) for box in kept]
-            store, undo = self._store_of(kept[0]), lambda: self._release(fitting, message)
+            written = [rows.as_row(box.kept or "", copies[box]) for box in kept]
+            store, undo = self._store_of(kept[0]), lambda: self._release(fitting, message, len(kept))
             await store.write(rows.insert_all, written, undo, deliver)
         else:
             deliver(None)
@@ -227,13 +226,10 @@ class Mailboxes:
 
     def _send_escalation(self, event: AgentEscalated, spawner: int) -> None:
         """Tell the spawner of an agent that it was given up, unless the spawner's mailbox is full or closed."""
-        fields = {
-            "event": "AGENT_ESCALATED",
-            "agent_id": event.agent_id,
-            "name": event.name,
-            "reason": event.reason,
-        }
-        message = Message(KERNEL_ID, KERNEL, "kernel", codec.encode(fields), id=next(self.numbers))
+        about = {"agent_id": event.agent_id, "name": event.name, "reason": event.reason}
+        message = Message(
+            KERNEL_ID, KERNEL, "kernel", codec.encode({"event": "AGENT_ESCALATED", **about}), id=next(self.numbers)
+        )
 
         def tell(result: Outcome[None]) -> None:
             if isinstance(result, Error):
@@ -411,12 +407,12 @@ class Mailboxes:
             self._store_of(box).discharge(dropped)
         return len(dropped)
 
-    def _release(self, boxes: Iterable[Mailbox], message: Message) -> None:
-        """Give back the room of a message that wasn't delivered."""
+    def _release(self, boxes: Iterable[Mailbox], message: Message, charged: int) -> None:
+        """Give back the room of a message that wasn't delivered, and what was charged so many times."""
         for box in boxes:
             box.unreserve(len(message.body))
-            if box.kept is not None:
-                self._store_of(box).discharge([message])
+        if self.store is not None:
+            self.store.discharge([message] * charged)
 
     def _store_of(self, box: Mailbox) -> MailStore:
         assert self.store is not None, f"{box.name} isn't kept without a database"

@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from agentos.sandbox.confined import NOBODY, Unconfinable, confine
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.services.files.foreign_files import read_regular
 
 from . import beneath, layers, obeyed
@@ -108,7 +109,8 @@ def _look(
     with tempfile.TemporaryDirectory(prefix="aos-commits-") as made:
         scratch = Path(made)
         length = len(next(iter({**theirs, **after}.values()), "0" * 40))
-        uid = os.fstat(tops[0]).st_uid or NOBODY
+        owner = os.fstat(tops[0]).st_uid
+        uid = NOBODY if owner in (0, STORE_IDS[0]) else owner  # no process has the store's ids
         _make_repository(scratch, length, uid)
         with suppress(FileNotFoundError, NotADirectoryError):
             _borrow_objects(directory, root, scratch)

@@ -34,5 +34,8 @@ class Kept:
         await self.state.replace(account, await run_in_thread(read_keys, store, snapshot), limited=True)
 
 
+_decode_keys = msgspec.json.Decoder(list[KeptKey]).decode  # made here, where there is one thread yet: see store.py
+
+
 def read_keys(store: Store, snapshot: Snapshot) -> list[KeptKey]:
-    return msgspec.json.decode(store.read_kept(snapshot), type=list[KeptKey])
+    return _decode_keys(store.read_kept(snapshot))

@@ -91,12 +91,18 @@ class Overlays:
         self.store = Store(state)
         self.give_back: Callable[[Snapshot], Awaitable[None]] | None = None
         self.list_known: Callable[[], AbstractSet[str]] = frozenset
+        self.empty: str | None = None  # a directory of ours over which agents without one have an overlay
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._performing = trio.Lock()  # two agents may have the same directory
 
     def make_place(self) -> str:
         """The directory of the layers, by a path that other processes can use. Blocks."""
         return self.store.make_place()
+
+    def make_empty(self) -> str:
+        """Make the directory :attr:`empty`. Nothing is ever applied to it. Blocks."""
+        self.empty = self.store.make_empty()
+        return self.empty
 
     async def finish_all(self) -> list[str]:
         """Finish what a killed kernel has begun; returns a sentence for each overlay where that fails."""
@@ -282,6 +288,8 @@ class Overlays:
     def _apply(self, name: str, wanted: Wanted) -> Outcome:
         record = self.require(name)
         everything = self._find(name, record, ()).changes
+        if record.directory == self.empty:
+            raise CannotApply(f"{name} worked on no directory of the host's: `agentos cp` copies its files")
         shown = [*changes.select(everything, wanted.paths)]
         if changes.compute_digest(shown) != wanted.digest:
             raise Changed("the changes aren't those that were shown: look at them again")

@@ -86,6 +86,9 @@ class Run(Struct):
         return f".agentos-apply-{self.id}"
 
 
+_decode = msgspec.json.Decoder(Run).decode  # made here, where there is one thread yet: see store.py
+
+
 class CannotApply(Exception):
     """A run can't be done, and has changed nothing; the text says why."""
 
@@ -99,7 +102,7 @@ def write(place: Path, run: Run) -> None:
 def read(place: Path) -> Run:
     """A run's record. ``FileNotFoundError`` if there is none, :class:`CannotApply` if it is damaged."""
     try:
-        return msgspec.json.decode(read_file(place / "run.json"), type=Run)
+        return _decode(read_file(place / "run.json"))
     except msgspec.MsgspecError as error:
         raise CannotApply(f"{place}/run.json is damaged: {error}") from None
 

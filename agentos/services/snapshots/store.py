@@ -110,6 +110,12 @@ class Snapshot(Struct):
         return f"{self.name}@{self.label or self.id}"
 
 
+# Made here, for two threads that are the first to decode a Struct end the process (msgspec 0.22).
+_decode_seal = msgspec.json.Decoder(Seal).decode
+_decode_record = msgspec.json.Decoder(Record).decode
+_decode_snapshot = msgspec.json.Decoder(Snapshot).decode
+
+
 class Store:
     """The layers and snapshots of one kernel. ``state`` is its directory, held."""
 
@@ -120,6 +126,11 @@ class Store:
 
     def make_place(self) -> str:
         with hold_directory(self._layers) as held:
+            return display_path(held)
+
+    def make_empty(self) -> str:
+        """An empty directory, by a path that other processes can use."""
+        with hold_directory(self._layers.parent / "empty") as held:
             return display_path(held)
 
     def list_names(self) -> AbstractSet[str]:
@@ -288,7 +299,7 @@ class Store:
         tree = self.find_tree(layer)
         path = tree.parent / "seal.json"
         with contextlib.suppress(FileNotFoundError):
-            return msgspec.json.decode(read_file(path), type=Seal)
+            return _decode_seal(read_file(path))
         with beneath.open_top(str(tree)) as top:
             beneath.sync(top)
             found = layers.compute_seal(top)
@@ -361,7 +372,7 @@ def _begin_clock() -> int:
 
 def _read(place: Path) -> Record | None:
     try:
-        return msgspec.json.decode(read_file(place / "record.json"), type=Record)
+        return _decode_record(read_file(place / "record.json"))
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
@@ -371,7 +382,7 @@ def _read(place: Path) -> Record | None:
 def _read_snapshot(place: Path) -> Snapshot | None:
     try:
         with hold_directory(place) as held:
-            return msgspec.json.decode(read_file(held / "record.json"), type=Snapshot)
+            return _decode_snapshot(read_file(held / "record.json"))
     except FileNotFoundError:  # it is being made or removed
         return None
     except (UnsafeFile, msgspec.MsgspecError) as error:

@@ -81,7 +81,15 @@ def describe_agent(
         next_at=agent.due_at,
         wakes_on=agent.spec.wakes_on,
         forked_from=agent.forked_from,
+        image=describe_image(agent),
     )
+
+
+def describe_image(agent: Agent) -> calls.ImageInUse | None:
+    """The image that its spec names, and what its present life has of it."""
+    jail, name = agent.life.jail, agent.spec.image
+    image = jail.parts.image if jail is not None else None
+    return calls.ImageInUse(name=name, digest=image.digest if image is not None else None) if name else None
 
 
 def describe_health(agent: Agent) -> calls.Health | None:

@@ -40,7 +40,7 @@ from supervisors.strategy import Restart
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
 SHOWN_FIRST = (
     *("script", "command", "permissions", "isolation", "sandboxed", "network"),
-    *("workspace", "workspace_mode", "code", "limits"),
+    *("workspace", "workspace_mode", "code", "image", "user", "limits"),
 )
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
 
@@ -235,6 +235,8 @@ def check_guest_options(request: calls.Spawn) -> None:
     for name in ("code", "python"):
         if getattr(request, name) is not None:
             raise PermissionDenied(f"{name}: only the operator may give an agent further host files: leave it out")
+    if request.image is not None:
+        raise PermissionDenied("image: only the operator may give an agent one: leave it out")
     if request.workspace not in (None, "tmp"):
         raise PermissionDenied("workspace: only the operator may give one that outlives the agent: say tmp")
 

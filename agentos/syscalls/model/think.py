@@ -74,13 +74,7 @@ def syscalls(
                 think = partial(stream_answer, call, think)
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
-                call.remark = f"{describe_use(thought, line.currency)}, {asked}"
-                call.remark += ", from the cache" if thought.cached else f", queued {thought.queued:.3f} s"
-                if thought.bound is not None:
-                    call.remark += f"; {thought.bound}"
-                if thought.requested_model is not None:
-                    call.remark += f"; {describe_fallbacks(thought)}"
-                call.remark += left_out
+                call.remark = describe_thought(thought, line.currency, asked) + left_out
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
@@ -130,12 +124,6 @@ def find_route(caller: Caller, route: Route) -> tuple[Route, Sequence[Right]]:
     return Route(route.name, [str(right.object) for right in usable], passed), usable
 
 
-def describe_fallbacks(thought: ThinkResult) -> str:
-    """What became of an alias, for the audit log."""
-    passed = "".join(f", not {each.model}: {each.reason}" for each in thought.fallbacks)
-    return f"{thought.requested_model} was {thought.model}{passed}"
-
-
 def describe_question(question: Question) -> str:
     """What a person sees of a question: all that goes to the model, of images their digests."""
     texts = [("system", question.system)] if question.system is not None else []
@@ -156,11 +144,21 @@ def describe_question(question: Question) -> str:
     return describe_message("THINK with", question.model, texts, fields)
 
 
-def describe_use(thought: ThinkResult, currency: str) -> str:
-    """Tokens and cost for the audit log: ``in 12, out 340, cost 0.00021 USD``; the cost is null without a price."""
+def describe_thought(thought: ThinkResult, currency: str, asked: str) -> str:
+    """For the audit log: ``in 12, out 340, cost 0.00021 USD, question ..., queued 0.1 s``, and what became of an alias.
+
+    The cost is null without a price.
+    """
     used = thought.answer.usage
     cost = "null" if thought.cost is None else f"{thought.cost:.10g} {currency}"
-    return f"in {used.input}, out {used.generated}, cost {cost}"
+    waited = "from the cache" if thought.cached else f"queued {thought.queued:.3f} s"
+    parts = [f"in {used.input}, out {used.generated}, cost {cost}, {asked}, {waited}"]
+    if thought.bound is not None:
+        parts.append(thought.bound)
+    if thought.requested_model is not None:
+        passed = "".join(f", not {each.model}: {each.reason}" for each in thought.fallbacks)
+        parts.append(f"{thought.requested_model} was {thought.model}{passed}")
+    return "; ".join(parts)
 
 
 def build_reply(thought: ThinkResult) -> calls.Thought:

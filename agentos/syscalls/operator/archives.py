@@ -28,6 +28,7 @@ from agentos.agents.life.still import hold_still
 from agentos.agents.registry import Agent, StartError
 from agentos.agents.spec import AgentSpec, check_name
 from agentos.agents.workspaces import script_copies
+from agentos.images.errors import BadStore, NoImage
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -36,7 +37,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.sandbox.files import openat2
 from agentos.services.archives import archive
 from agentos.services.archives.imports import Imports, Staged
-from agentos.services.archives.letters import Letter, Manifest, read_keys, read_letters, read_manifest
+from agentos.services.archives.letters import Letter, Manifest, NeededImage, read_keys, read_letters, read_manifest
 from agentos.services.archives.tar import MAX_BYTES, BadArchive
 from agentos.services.mail.mailbox import Message
 from agentos.services.mail.mailboxes import Mailboxes
@@ -111,8 +112,9 @@ class Archives:
         left_out = [LEFT_OUT, *(f"env {name}" for name in spec.env)]
         try:
             declared = describe(spec) if "agent" in include else None
+            image = self._find_image(agent) if declared is not None else None
             script = read_script(spec) if declared is not None and spec.script is not None else None
-            manifest = Manifest(1, __version__, spec.name, declared, left_out)
+            manifest = Manifest(1, __version__, spec.name, declared, left_out, image)
             writer.add(archive.MANIFEST, msgspec.json.encode(manifest))
             if "state" in include:
                 writer.add(archive.STATE, msgspec.json.encode(keys))
@@ -132,6 +134,17 @@ class Archives:
         if writer.skipped:
             left_out.append(f"{writer.skipped} sockets, FIFOs, devices and protected names")
         return left_out
+
+    def _find_image(self, agent: Agent) -> NeededImage | None:
+        """The image that its program runs in, or would run in now. Raises ``Unavailable``. Blocks."""
+        name, jail = agent.spec.image, agent.life.jail
+        if name is None:
+            return None
+        try:
+            image = jail.parts.image if jail is not None else None
+            return NeededImage(name, (image or self.spawning.supervision.deps.jails.images.find(name)).digest)
+        except (NoImage, BadStore) as error:
+            raise Unavailable(f"{agent.name}: image: {error}") from None
 
     def _list_unread(self, agent: Agent) -> Sequence[Message]:
         try:
@@ -182,6 +195,15 @@ class Archives:
 
         return Prepared(rights, act, about=request.path or "an archive in CHUNK frames")
 
+    def _take_image(self, needed: NeededImage) -> str:
+        """The name that an image has here. Raises ``NotFound``, ``Unavailable``. Blocks."""
+        try:
+            return self.spawning.supervision.deps.jails.images.find_digest(needed.name, needed.digest).name
+        except NoImage as error:
+            raise NotFound(f"image: {error}") from None
+        except BadStore as error:
+            raise Unavailable(f"image: {error}") from None
+
     async def _open(self, call: Call, path: str) -> IO[bytes]:
         """The file of an archive, or one with what the client sends."""
         if path:
@@ -206,7 +228,9 @@ class Archives:
         manifest = await run_in_thread(lambda: read_manifest(archive.read_manifest(file)))
         name = request.as_ or manifest.name
         check_name(name, "as")
-        wanted = read_declaration(manifest, name)
+        wanted: Any = read_declaration(manifest, name)
+        if manifest.image is not None:
+            wanted = attrs.evolve(wanted, image=await run_in_thread(self._take_image, manifest.image))
         jails = self.spawning.supervision.deps.jails
         async with self._hold(name), self.imports.stage() as staged:
             owner = await jails.take_identity(name)
@@ -285,7 +309,7 @@ def describe(spec: AgentSpec) -> dict[str, Any]:
     """The fields of a declaration that an archive has. Raises ``BadRequest`` where they aren't all of its program."""
     if not spec.jailed:
         raise BadRequest("include: an agent without a jail isn't exported: name state and mailbox alone")
-    if spec.code is not None or (spec.command and not is_portable(spec.command[0])):
+    if spec.code is not None or (spec.command and spec.image is None and not is_portable(spec.command[0])):
         raise BadRequest("include: its program isn't one script, but files of this host: leave agent out")
     found: dict[str, Any] = {name: getattr(spec, name) for name in FIELDS if getattr(spec, name) is not None}
     for name, value in found.items():
@@ -313,7 +337,7 @@ def read_declaration(manifest: Manifest, name: str) -> agents.Spawn:
         raise BadArchive(f"{archive.MANIFEST}: {error}") from None
     if wanted.isolation not in ("strict", "standard"):
         raise BadArchive(f"{archive.MANIFEST}: agent.isolation: expected strict or standard")
-    if wanted.command and not is_portable(wanted.command[0]):
+    if wanted.command and manifest.image is None and not is_portable(wanted.command[0]):
         raise BadArchive(f"{archive.MANIFEST}: agent.command[0]: a program of the host's isn't taken from an archive")
     return wanted
 

@@ -47,8 +47,7 @@ class Forking:
     spawning: Spawning
     paces: Paces
 
-    @asynccontextmanager
-    async def prepare(self, caller: Caller, request: calls.Fork) -> AsyncIterator[Prepared]:
+    async def prepare(self, caller: Caller, request: calls.Fork) -> Prepared:
         for name in request.names:
             check_name(name, "names")
         if request.names and len(set(request.names)) != request.count:
@@ -69,7 +68,7 @@ class Forking:
             call.remark = f"{moment}: {', '.join(names)}"
             return calls.Forked(agents=[calls.ForkedAgent(id=one.id, name=one.name) for one in agents])
 
-        yield Prepared((Right("fork", agent=original.id),), act, about=request.name, error=error)
+        return Prepared((Right("fork", agent=original.id),), act, about=request.name, error=error)
 
     @asynccontextmanager
     async def _moment(self, original: Agent, wanted: str | None, caller: Caller) -> AsyncIterator[tuple[Snapshot, str]]:

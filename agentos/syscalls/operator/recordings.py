@@ -1,7 +1,6 @@
 """Handlers of RECORD_START, RECORD_STOP and RECORD_STATUS."""
 
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from functools import partial
 
 from attrs import frozen
@@ -31,8 +30,7 @@ class RecordingCalls:
     registry: Registry
     most: int
 
-    @asynccontextmanager
-    async def prepare_start(self, caller: Caller, request: calls.RecordStart) -> AsyncIterator[Prepared]:
+    async def prepare_start(self, caller: Caller, request: calls.RecordStart) -> Prepared:
         if request.agents is not None and request.filter_agents is not None:
             raise BadRequest("filter_agents: expected either agents, by name, or these, by id")
 
@@ -49,7 +47,7 @@ class RecordingCalls:
             return calls.RecordingBegun(name=found.manifest.name, path=display_path(found.target.directory))
 
         about = ", ".join(map(str, request.agents or request.filter_agents or ())) or "all callers"
-        yield Prepared((Right("record_start"),), act, about=about[:200])
+        return Prepared((Right("record_start"),), act, about=about[:200])
 
     def _select(self, request: calls.RecordStart) -> Selection:
         if request.agents is None:
@@ -59,8 +57,7 @@ class RecordingCalls:
                 raise NotFound(f"agents: no agent is called {name!r}")
         return Selection((), frozenset(request.agents))
 
-    @asynccontextmanager
-    async def prepare_stop(self, caller: Caller, request: calls.RecordStop) -> AsyncIterator[Prepared]:
+    async def prepare_stop(self, caller: Caller, request: calls.RecordStop) -> Prepared:
         async def act(call: Call) -> calls.RecordingEnded:
             found = self._goes_on
             if found is None:
@@ -70,10 +67,9 @@ class RecordingCalls:
             call.remark, path = found.manifest.name, display_path(found.target.directory)
             return calls.RecordingEnded(entry_count=found.entries, name=found.manifest.name, path=path)
 
-        yield Prepared((Right("record_stop"),), act)
+        return Prepared((Right("record_stop"),), act)
 
-    @asynccontextmanager
-    async def prepare_status(self, caller: Caller, request: calls.RecordStatus) -> AsyncIterator[Prepared]:
+    async def prepare_status(self, caller: Caller, request: calls.RecordStatus) -> Prepared:
         async def act(call: Call) -> calls.RecordingStatus:
             found = self.recorder.manual
             if found is None:
@@ -92,7 +88,7 @@ class RecordingCalls:
                 entries=entries if request.get_entries else None,
             )
 
-        yield Prepared((Right("record_status"),), act)
+        return Prepared((Right("record_status"),), act)
 
     async def _list(self, found: Active, request: calls.RecordStatus) -> list[Json]:
         await self.recorder.queue.flush()

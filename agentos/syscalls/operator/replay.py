@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from agentos.recordings.replay.agent import (
     AgentReplay,
     choose_life,
     choose_name,
+    describe_files,
     describe_replay,
     find_spec,
 )
@@ -44,7 +44,7 @@ from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
 SOURCES = "recording, recording_data, path: expected one of them"
-PATH_FIELDS = ("agent", "code", "until", "then", "edits", "model")
+PATH_FIELDS = ("agent", "code", "until", "then", "edits", "model", "hold")
 OF_PATH = f"{', '.join(PATH_FIELDS)}: expected only with path"
 
 
@@ -58,8 +58,7 @@ class ReplayCalls:
     callers: Callers
     snapshots: Snapshots
 
-    @asynccontextmanager
-    async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> AsyncIterator[Prepared]:
+    async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> Prepared:
         texts = {"recording": request.recording, "recording_data": request.recording_data}
         given = {field: text for field, text in texts.items() if text is not None}
         error = None
@@ -81,7 +80,7 @@ class ReplayCalls:
                 state=progress.state, total_entries=progress.total, notes=notes, name=replay.name
             )
 
-        yield Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
+        return Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
 
     async def _open(self, caller: Caller, path: str, request: calls.ReplayStart) -> AgentReplay:
         code = request.code
@@ -97,9 +96,13 @@ class ReplayCalls:
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
         switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
+        if request.hold is not None and not switch.live:
+            raise BadRequest('hold: expected only with then = "live"')
         spec = find_spec(self.callers.registry, life.agent)
-        start, notes = await find_start(self.snapshots, life)
-        spec = describe_replay(spec, code, switch.live, start.directory if start is not None else None)
+        start, notes = await find_start(self.snapshots, life, describe_files(spec, switch.live))
+        overlays = self.snapshots.overlays
+        empty = await run_in_thread(overlays.make_empty) if request.hold else None
+        spec = describe_replay(spec, code, switch.live, empty, start.directory if start is not None else None)
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
@@ -114,16 +117,17 @@ class ReplayCalls:
             kept = await self.snapshots.read_keys(start) if start is not None else []
             keys = ScratchKeys(self.snapshots.kept.state, build_keys(kept, found, switch, time.time()))
             told.progress.notes += [ONLY_SHOWN] if start is None and any(map(is_of_own_key, found)) else []
-            # Nothing is awaited until it runs.
-            spec = choose_name(spec, self._is_taken)
+            left = await run_in_thread(overlays.store.list_names)  # files of former forks
+            # Nothing is awaited from here on until it runs.
+            spec = choose_name(spec, lambda name: name in left or self._is_taken(name))
         files = StartFiles(self.snapshots, start, switch.live) if start is not None else None
-        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, files, keys)
+        hold, flush = bool(request.hold), self.recorder.queue.flush
+        return AgentReplay(self.supervision, self.callers, spec, told, caller, flush, hold, files, keys)
 
     def _is_taken(self, name: str) -> bool:
-        return self.callers.registry.is_taken(name) or self.replays.is_running(name)
+        return self.callers.registry.is_taken(name) or self.replays.is_known(name)
 
-    @asynccontextmanager
-    async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> AsyncIterator[Prepared]:
+    async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> Prepared:
         async def act(call: Call) -> calls.ReplayProgress:
             now = self.replays.find(request.name)
             return calls.ReplayProgress(
@@ -143,15 +147,14 @@ class ReplayCalls:
                 recording=now.recording,
             )
 
-        yield Prepared((Right("replay_status"),), act, about="")
+        return Prepared((Right("replay_status"),), act, about="")
 
-    @asynccontextmanager
-    async def prepare_stop(self, caller: Caller, request: calls.ReplayStop) -> AsyncIterator[Prepared]:
+    async def prepare_stop(self, caller: Caller, request: calls.ReplayStop) -> Prepared:
         async def act(call: Call) -> calls.ReplayStopped:
             await self.replays.stop(request.name)
             return calls.ReplayStopped(state="IDLE")
 
-        yield Prepared((Right("replay_stop"),), act, about="")
+        return Prepared((Right("replay_stop"),), act, about="")
 
 
 def _read(path: Path, agent: str | None) -> tuple[Recording, Life, Sequence[RecordedCall]]:

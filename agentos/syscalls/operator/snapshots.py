@@ -1,7 +1,5 @@
 """Handlers of SNAPSHOT, SNAPSHOTS and ROLLBACK: moments of an agent's overlay."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 
 from attrs import frozen
@@ -35,8 +33,7 @@ class SnapshotCalls:
     supervision: Supervision
     paces: Paces
 
-    @asynccontextmanager
-    async def prepare_snapshot(self, caller: Caller, request: calls.Snapshot) -> AsyncIterator[Prepared]:
+    async def prepare_snapshot(self, caller: Caller, request: calls.Snapshot) -> Prepared:
         label = request.label
         if label is not None and (mistake := check_label(label)) is not None:
             raise BadRequest(mistake)
@@ -53,10 +50,9 @@ class SnapshotCalls:
             self.registry.publish(SnapshotMade(number, request.name, taken.id, label, taken.bytes))
             return calls.SnapshotTaken(snapshot=taken.id, bytes=taken.bytes, paths=taken.paths)
 
-        yield Prepared((right,), act, about=request.name, error=error)
+        return Prepared((right,), act, about=request.name, error=error)
 
-    @asynccontextmanager
-    async def prepare_snapshots(self, caller: Caller, request: calls.Snapshots) -> AsyncIterator[Prepared]:
+    async def prepare_snapshots(self, caller: Caller, request: calls.Snapshots) -> Prepared:
         key, right = None, Right("snapshots")
         if request.name is not None:
             key, right, _ = find_overlay(self.registry, caller, request.name, "snapshots")
@@ -68,7 +64,7 @@ class SnapshotCalls:
                 found = await self.snapshots.list(key)
             return calls.SnapshotsReply(snapshots=[describe(one) for one in found])
 
-        yield Prepared((right,), act, about=request.name or "")
+        return Prepared((right,), act, about=request.name or "")
 
     async def _remove(self, call: Call, key: str | None, moment: str) -> None:
         if key is not None:
@@ -82,8 +78,7 @@ class SnapshotCalls:
         await self.snapshots.remove(found)
         call.remark = f"removed {found.address}"
 
-    @asynccontextmanager
-    async def prepare_rollback(self, caller: Caller, request: overlays.Rollback) -> AsyncIterator[Prepared]:
+    async def prepare_rollback(self, caller: Caller, request: overlays.Rollback) -> Prepared:
         key, right, error = find_overlay(self.registry, caller, request.name, "rollback")
         agent = self.registry.find_by_name(request.name)
         if agent is not None and (agent.id == caller.id or self.registry.descends(caller.id, agent.id)):
@@ -106,7 +101,7 @@ class SnapshotCalls:
                 await self.supervision.start_stop.restart_agent(agent)
             return overlays.RolledBack(restarted=runs)
 
-        yield Prepared((right,), act, about=request.name, error=error)
+        return Prepared((right,), act, about=request.name, error=error)
 
 
 def account_of(agent: Agent | None, key: str) -> str:

@@ -139,8 +139,11 @@ def print_lines(lines: Iterable[str], value: object = None, as_json: bool = Fals
         click.echo(printable(line))
 
 
-def print_table(rows: list[list[str]], header: list[str], elastic: Collection[str] = ()) -> None:
-    """Print a table, in whose ``elastic`` columns cells are cut to the width of the terminal."""
+def print_table(rows: list[list[str]], header: list[str], elastic: Collection[str] = (), empty: str = "") -> None:
+    """Print a table, in whose ``elastic`` columns cells are cut to the terminal; without rows ``empty``."""
+    if empty and not rows:
+        click.echo(empty)
+        return
     if elastic:
         header, *rows = fit_columns(rows, header, elastic, table_width())
     for number, line in enumerate(format_table(rows, header)):
@@ -177,12 +180,16 @@ def parse_permission_set(given: str) -> str | dict[str, Any]:
         return parse_object("the set", given)
     if not given.endswith(".json") and "/" not in given:
         return given
+    return parse_object(given, read_text_file(Path(given)))
+
+
+def read_text_file(file: Path) -> str:
     try:
-        return parse_object(given, Path(given).read_text())
+        return file.read_text()
     except OSError as error:
-        raise Failed(f"{given}: {error.strerror}") from None
+        raise Failed(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise Failed(f"{given}: expected text in UTF-8") from None
+        raise Failed(f"{file}: expected text in UTF-8") from None
 
 
 def agent_fields(name: str) -> dict[str, Any]:

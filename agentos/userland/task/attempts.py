@@ -1,6 +1,6 @@
 """Attempts at one task: several agents work at once, each in an overlay of its own, and each is checked there."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,10 +16,11 @@ SHOWN = 2000  # characters of a check's output: its end
 
 
 class Checked(NamedTuple):
-    """How a check has ended: its exit status, or why there is none."""
+    """How a check has ended: its exit status, or why there is none, and the end of what it wrote."""
 
     exit_code: int | None = None
     why: str = ""
+    output: str = ""
 
 
 class Size(NamedTuple):
@@ -104,37 +105,45 @@ def find_loop_jail(client: AgentOSClient, name: str) -> Mapping[str, Any]:
 
 
 def check(client: AgentOSClient, running: RunningTask, jail: Mapping[str, Any], command: str) -> Checked:
-    """Run a command line in an attempt's ``jail``, fields of SPAWN, in its overlay, after its agent has ended.
-
-    What the command changes there is thrown away: it judges the attempt, and is no part of it.
-    """
+    """Check an attempt by :func:`run_check`, unless it is stopped, and note how that has ended."""
     running.heeds_stop = False
     if running.is_stopping or running.is_killed:
         return Checked(why="stopped")
     running.note({"task": running.name, "kind": "check", "text": command})
-    try:
-        with _jail_of(client, running.name, jail):
-            reply = client.exec(command, timeout=CHECK_SECONDS, name=running.name)
-    except AgentOSError as error:
-        return Checked(why="stopped" if running.is_killed else str(error))
+    fields = {key: value for key, value in jail.items() if key not in ("script", "args", "python")}
+    keeper = {**fields, "name": running.name, "command": KEEPER, "restart": "temporary"}
+    judged = run_check(client, running.name, command, lambda: checked(client.spawn(**keeper)))
     if running.is_killed:
         return Checked(why="stopped")
+    if judged.exit_code is not None:
+        said = f"exit status {judged.exit_code}" + (f"\n{judged.output}" if judged.output else "")
+        is_ok = judged.exit_code == 0
+        running.note({"task": running.name, "kind": "result", "call": "check", "ok": is_ok, "result": said})
+    return judged
+
+
+def run_check(client: AgentOSClient, name: str, command: str, open_jail: Callable[[], object]) -> Checked:
+    """Run a command line in an agent's jail and overlay after its end; ``open_jail`` starts what keeps that open.
+
+    What the command changes there is thrown away: it judges the agent's work, and is no part of it.
+    """
+    try:
+        with _jail_of(client, name, open_jail):
+            reply = client.exec(command, timeout=CHECK_SECONDS, name=name)
+    except AgentOSError as error:
+        return Checked(why=str(error))
     if not reply["success"]:
         return Checked(why=reply["error"])
-    code = reply["exit_code"]
     output = f"{reply['stdout']}{reply['stderr']}"[-SHOWN:].rstrip("\n")
-    said = f"exit status {code}" + (f"\n{output}" if output else "")
-    running.note({"task": running.name, "kind": "result", "call": "check", "ok": code == 0, "result": said})
-    return Checked(code)
+    return Checked(reply["exit_code"], output=output)
 
 
 @contextmanager
-def _jail_of(client: AgentOSClient, name: str, jail: Mapping[str, Any]) -> Iterator[None]:
-    """An agent that does nothing has the jail again; afterwards its overlay is what it was."""
+def _jail_of(client: AgentOSClient, name: str, open_jail: Callable[[], object]) -> Iterator[None]:
+    """The jail is there for commands; afterwards its overlay is what it was."""
     before = checked(client.snapshot(name))["snapshot"]
     try:
-        fields = {key: value for key, value in jail.items() if key not in ("script", "args", "python")}
-        checked(client.spawn(**{**fields, "name": name, "command": KEEPER, "restart": "temporary"}))
+        open_jail()
         try:
             yield
         finally:

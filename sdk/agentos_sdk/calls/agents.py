@@ -36,7 +36,7 @@ class Spawned:
 
 @record
 class Spawn(Request[Spawned]):
-    """Start an agent: exactly one of ``script`` and ``command``.
+    """Start an agent: exactly one of ``script`` and ``command``, or neither in an ``image`` that has a command.
 
     ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the ``workspace_mode``
     overlay its changes of a directory that is its ``workspace`` wait for APPLY. With ``terminals`` its programs may
@@ -69,6 +69,8 @@ class Spawn(Request[Spawned]):
     runtime: Literal["exec", "fast"] = "exec"
     terminals: bool = False
     mailbox: Literal["kept", "memory"] = "memory"
+    image: str | None = None
+    user: Literal["root"] | None = None
     llm: Share = Share()
     permissions: object = None
 

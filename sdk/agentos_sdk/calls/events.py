@@ -21,6 +21,8 @@ EVENT_TYPES: Final = (
         "MAIL_DEAD",
         "SNAPSHOT_MADE",
         "REPLAY_DIVERGED",
+        "LIFE_RESUMED",
+        "RESUME_FAILED",
         "STATE_CHANGED",
         "SYSCALL_BLOCKED",
     ),

@@ -114,6 +114,14 @@ class Started:
 
 
 @record
+class ImageInUse:
+    """The image that an agent has as its root. ``digest`` is that of its present life, ``None`` without one."""
+
+    name: str
+    digest: str | None
+
+
+@record
 class Health:
     """How an agent's health is watched, and what was found in its present life or the last.
 
@@ -172,6 +180,7 @@ class Inspected:
     next_at: float | None = None
     wakes_on: str | None = None
     forked_from: str | None = None
+    image: ImageInUse | None = None
 
 
 @record

@@ -40,6 +40,8 @@ def _spawn(fields: dict[str, Any]) -> None:
             fields[name] = os.path.abspath(os.path.expanduser(fields[name]))
     if not jailed:  # otherwise it is a directory in the jail
         fields["cwd"] = os.path.abspath(os.path.expanduser(fields.get("cwd", os.curdir)))
+    if "image" in fields:  # a program's path is one in the image
+        return
     if "/" in fields.get("python", ""):
         fields["python"] = os.path.abspath(os.path.expanduser(fields["python"]))
     if fields.get("command"):

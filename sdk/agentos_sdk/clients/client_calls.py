@@ -89,10 +89,12 @@ class Calls:
         runtime: Literal["exec", "fast"] | None = None,
         terminals: bool | None = None,
         mailbox: Literal["kept", "memory"] | None = None,
+        image: str | None = None,
+        user: Literal["root"] | None = None,
         llm: Mapping[str, Any] | None = None,
         permissions: object = None,
     ) -> Reply:
-        """Start an agent: exactly one of ``script`` and ``command``.
+        """Start an agent: exactly one of ``script`` and ``command``, or neither in an ``image`` that has a command.
 
         ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the
         ``workspace_mode`` overlay its changes of a directory that is its ``workspace`` wait for APPLY. With
@@ -504,6 +506,7 @@ class Calls:
         then: Literal["stop", "live"] | None = None,
         edits: dict[str, dict[str, Any]] | None = None,
         model: str | None = None,
+        hold: bool | None = None,
     ) -> Reply:
         """Have an agent live a recorded life again, in a jail without a network, with its calls answered from there.
 
@@ -515,7 +518,8 @@ class Calls:
         With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what
         follows: ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are
         other answers of THINK by the call's number, such as ``{"12": {"content": "no"}}``. Live questions are asked
-        of ``model``, if it is given. What goes on live is recorded.
+        of ``model``, if it is given. What goes on live is recorded; with ``hold`` its files stay in an overlay, and
+        its jail is there for commands after its end, until it is killed.
         """
         return self._make_call(0x73, locals())
 

@@ -11,8 +11,8 @@ import trio
 
 from agentos_sdk.calls import agents, events, host, http, think
 from agentos_sdk.calls.operator import archives, permissions
+from agentos_sdk.calls.request import Request
 from agentos_sdk.encoding import codec
-from agentos_sdk.opcodes import Op
 
 from .question import question
 
@@ -30,9 +30,12 @@ class Stream(Generic[Piece]):
 
     Leaving ``async with`` cancels the request if it is unanswered. A loop without ``async with`` that is left early
     doesn't cancel: that happens when the stream is garbage collected, by :meth:`aclose`, or when the connection closes.
+    ``part`` is the class of a chunk, ``kept`` the attribute that becomes the reply.
     """
 
-    op: Op
+    request: type[Request[Any]]
+    part: Any = None
+    kept = ""
     _max_unread: int | None = None  # bytes; None: the client's default
 
     def __init__(self, kernel: "Kernel", fields: "Mapping[str, Any]") -> None:
@@ -73,7 +76,7 @@ class Stream(Generic[Piece]):
     async def _begin(self) -> "Pending":
         if self._started is None:
             number, pending = self._started = await self._kernel._begin(
-                self.op, await self._body(), deque(), self._max_unread
+                self.request.op, await self._body(), deque(), self._max_unread
             )
             end = partial(self._kernel._end, number, pending)
             self._finalizer = weakref.finalize(self, _schedule, trio.lowlevel.current_trio_token(), end)
@@ -84,11 +87,13 @@ class Stream(Generic[Piece]):
         return codec.encode(self._fields)
 
     def _piece(self, chunk: bytes) -> Piece:
-        raise NotImplementedError
+        piece: Piece = self._kernel._decode(self.part, chunk)
+        return piece
 
     def _last(self, reply: bytes) -> Piece:
         """The reply as the last piece; raises ``StopAsyncIteration`` if it holds no piece."""
-        raise NotImplementedError
+        setattr(self, self.kept, self._kernel._reply(self.request, reply))
+        raise StopAsyncIteration
 
 
 def _schedule(token: trio.lowlevel.TrioToken, end: "partial[None]") -> None:
@@ -100,7 +105,7 @@ def _schedule(token: trio.lowlevel.TrioToken, end: "partial[None]") -> None:
 class Pages(Stream[agents.LogsReply]):
     """The pages of a followed log."""
 
-    op = Op.LOGS
+    request = agents.Logs
 
     def _piece(self, chunk: bytes) -> agents.LogsReply:
         return self._kernel._reply(agents.Logs, chunk)
@@ -115,7 +120,7 @@ class Pages(Stream[agents.LogsReply]):
 class ApprovalLists(Stream["Sequence[permissions.Pending]"]):
     """The calls that wait for a person's approval, whenever they have changed."""
 
-    op = Op.APPROVALS
+    request = permissions.Approvals
 
     def _piece(self, chunk: bytes) -> "Sequence[permissions.Pending]":
         return self._kernel._reply(permissions.Approvals, chunk).pending
@@ -131,7 +136,7 @@ class Events(Stream[Any]):
     events may be lost, uncounted. Both are known with the first event.
     """
 
-    op = Op.SUBSCRIBE
+    request, part, kept = events.Subscribe, events.EventFrame, "subscribed"
     missed = 0
     boot_changed = cut_off = False
 
@@ -148,18 +153,11 @@ class Events(Stream[Any]):
             self._unread.extend(page.events)
         return self._unread.popleft()
 
-    def _piece(self, chunk: bytes) -> events.EventFrame:
-        return self._kernel._decode(events.EventFrame, chunk)
-
-    def _last(self, reply: bytes) -> events.EventFrame:
-        self._kernel._reply(events.Subscribe, reply)
-        raise StopAsyncIteration
-
 
 class Thoughts(Stream[str]):
     """The model's answer, piece by piece. Once it is complete, ``thought`` is the whole reply."""
 
-    op = Op.THINK
+    request, kept = think.Think, "thought"
     thought: think.Thought | None = None
 
     async def _body(self) -> bytes:
@@ -168,51 +166,29 @@ class Thoughts(Stream[str]):
     def _piece(self, chunk: bytes) -> str:
         return self._kernel._decode(think.Delta, chunk).delta
 
-    def _last(self, reply: bytes) -> str:
-        self.thought = self._kernel._reply(think.Think, reply)
-        raise StopAsyncIteration
-
 
 class Outputs(Stream[host.Output]):
     """The output of a command as it is written. Once the command has ended, ``executed`` is the reply."""
 
-    op = Op.EXEC
+    request, part, kept = host.Exec, host.Output, "executed"
     executed: host.Executed | None = None
-
-    def _piece(self, chunk: bytes) -> host.Output:
-        return self._kernel._decode(host.Output, chunk)
-
-    def _last(self, reply: bytes) -> host.Output:
-        self.executed = self._kernel._reply(host.Exec, reply)
-        raise StopAsyncIteration
 
 
 class Parts(Stream[http.HTTPPart]):
     """An HTTP response in parts: its head, then its body. Once it is complete, ``response`` is the reply."""
 
-    op = Op.HTTP
+    request, part, kept = http.HTTP, http.HTTPPart, "response"
     response: http.HTTPResponse | None = None
-
-    def _piece(self, chunk: bytes) -> http.HTTPPart:
-        return self._kernel._decode(http.HTTPPart, chunk)
-
-    def _last(self, reply: bytes) -> http.HTTPPart:
-        self.response = self._kernel._reply(http.HTTP, reply)
-        raise StopAsyncIteration
 
 
 class Archive(Stream[bytes]):
     """An agent's archive in pieces. Once it is complete, ``exported`` is the reply."""
 
-    op = Op.EXPORT
+    request, kept = archives.Export, "exported"
     exported: archives.Exported | None = None
 
     def _piece(self, chunk: bytes) -> bytes:
         return a2b_base64(self._kernel._decode(archives.ArchivePart, chunk).data)
-
-    def _last(self, reply: bytes) -> bytes:
-        self.exported = self._kernel._reply(archives.Export, reply)
-        raise StopAsyncIteration
 
 
 async def question_in_thread(arguments: "Mapping[str, Any]") -> "Mapping[str, Any]":

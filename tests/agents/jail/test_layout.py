@@ -235,3 +235,24 @@ def test_without_a_jail_the_paths_stay_the_hosts() -> None:
     assert made.argv == ("/py", "/lib/sdk/agentos_sdk/start.py", "/home/me/x.py", "y")
     assert (made.directory, made.environment) == ("/home/me", {"A": "b"})
     assert layout.bare_program(command, "/py", "/lib/sdk", {}).argv == ("/bin/echo", "a", "b")
+
+
+@each_row(
+    ("also", "why"),
+    [
+        ({}, "only an image has a root inside"),
+        ({"image": "a", "isolation": "strict"}, "say isolation standard, or leave it out"),
+        ({"image": "a", "workspace": "keep"}, 'mode = "overlay" } or "tmp", or leave it out'),
+        ({"image": "a", "workspace": "/"}, 'mode = "overlay" } or "tmp", or leave it out'),
+    ],
+)
+def test_root_inside_is_refused_with_the_fix(also: dict[str, str], why: str) -> None:
+    spec = AgentSpec("a", command=("/bin/true",), user="root", **also)  # type: ignore[arg-type]
+
+    assert [why in mistake.message for mistake in layout.mistakes(spec) if mistake.field == "user"] == [True]
+
+
+def test_root_inside_of_an_image_in_memory_is_no_mistake() -> None:
+    spec = AgentSpec("a", command=("/bin/true",), user="root", image="a")
+
+    assert not list(layout.mistakes(spec))

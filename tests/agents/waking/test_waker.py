@@ -14,7 +14,7 @@ from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.tree.tracker import Tracker
 from agentos.agents.waking.start import OnEvent
-from agentos.agents.waking.waker import Waker
+from agentos.agents.waking.waker import MAX_STARTING, SLOW_SECONDS, Waker
 from agentos.services.event_log.ring import EventLog
 from agentos.services.events import (
     AgentExited,
@@ -51,6 +51,7 @@ class Fleet:
     log: EventLog = field(factory=EventLog)
     woken: list[tuple[str, str]] = field(factory=list)
     ended: list[str] = field(factory=list)
+    starting: float = 0.0  # seconds that a start takes
     ending: float = 0.0  # seconds
     problem: Unavailable | None = None
     programs: dict[str, Program] = field(factory=dict)  # what agents do until they end
@@ -84,6 +85,7 @@ class Fleet:
         if one.wish.woken or not one.over.is_set():
             return
         self.woken.append((one.name, reason))
+        await trio.sleep(self.starting)
         one.renew()
         one.wish.wake()
         self.registry.change(one, AgentSpawned(one.id, one.name))
@@ -196,6 +198,25 @@ async def test_an_agent_that_reads_nothing_is_started_by_the_next_message_only(
         await trio.testing.wait_all_tasks_blocked()
 
     assert len(fleet.woken) == 2
+
+
+async def test_of_many_that_one_sender_wakes_few_start_at_a_time_and_slow_ones_hold_up_none(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    fleet = Fleet()
+    agents = [fleet.add(f"a{number}") for number in range(2 * MAX_STARTING + 1)]
+    fleet.starting = 600.0
+    async with fleet.running():
+        for one in agents:
+            for _ in range(3):
+                fleet.send(one)
+        await trio.sleep(0.05)
+        assert len(fleet.woken) == MAX_STARTING
+        await trio.sleep(SLOW_SECONDS)
+        assert len(fleet.woken) == 2 * MAX_STARTING
+        await trio.sleep(1)
+
+    assert sorted(fleet.woken) == sorted((one.name, "message") for one in agents), "each once"
 
 
 async def test_an_agent_that_was_given_up_begins_with_its_messages_when_it_is_started_again(
@@ -336,14 +357,21 @@ async def test_what_is_about_the_agent_itself_does_not_start_it(autojump_clock: 
     assert len(fleet.read(one)) == 1
 
 
-async def test_events_wait_for_room_in_the_mailbox(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize(("events", "at_once"), [("custom.few", 100), ("custom.large", 71)])  # 1 MiB of 15,000 bytes
+async def test_events_wait_for_room_and_leave_some_to_senders(
+    autojump_clock: trio.testing.MockClock, events: str, at_once: int
+) -> None:
     fleet = Fleet()
-    one = fleet.add("one", ORDERS)
+    one = fleet.add("one", OnEvent(on_event=events))
     async with fleet.running():
-        for number in range(MAX_MESSAGES + 10):
-            fleet.publish(StateChanged("global", f"orders/{number}", 1, None, False))
+        for number in range(at_once + 10):
+            text = b"x" * (14_800 if events == "custom.large" else 8)
+            fleet.publish(CustomEvent(9, "ada", events, Raw(b'{"%d":"%s"}' % (number, text))))
         await trio.sleep(5)
-        assert len(fleet.read(one)) == MAX_MESSAGES
+        assert len(fleet.mail.by_id(one.id).messages) == at_once
+        fleet.send(one)
+        read = fleet.read(one)
+        assert len(read) + len(fleet.read(one)) == at_once + 1
         await trio.sleep(5)
 
         assert len(fleet.read(one)) == 10

@@ -194,7 +194,7 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     APPLY: (["name", "digest", "paths", "also", "resolve"], b'"name": "nowhere", "digest": "x"'),
     UNDO: (["name", "apply"], b'"name": "nowhere"'),
     REPLAY_START: (
-        ["recording", "recording_data", "path", "agent", "code", "until", "then", "edits", "model"],
+        ["recording", "recording_data", "path", "agent", "code", "until", "then", "edits", "model", "hold"],
         b'"recording": "["',
     ),
     REPLAY_STATUS: (["name"], b""),

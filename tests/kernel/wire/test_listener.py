@@ -1,14 +1,17 @@
 """A listening socket: made where nothing else is, and only for those it is meant for."""
 
+import fcntl
 import os
 import socket
 import stat
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from agentos.kernel.wire.listener import ListenError, listen
+from agentos.kernel.wire.listener import ListenError, listen, listen_for_operators
 from tests.sdk.impostors import short_directory, somebody_else_listening
 
 
@@ -44,6 +47,39 @@ def test_a_live_socket_is_not_replaced(place: Path) -> None:
             peer.connect(f"{place}/s")
             first.accept()[0].close()  # that of the one who looked
             first.accept()[0].close()
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_of_two_kernels_that_begin_at_the_same_moment_one_listens(place: Path, stale: bool) -> None:
+    path, start = f"{place}/s", threading.Barrier(2)
+
+    def begin() -> socket.socket | None:
+        start.wait()
+        try:
+            return listen_for_operators(path)
+        except ListenError:
+            return None
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(200):
+            if stale:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left:
+                    left.bind(path)
+            begun = [threads.submit(begin) for _ in range(2)]
+            listening = [sock for one in begun if (sock := one.result()) is not None]
+            assert len(listening) == 1
+            listening[0].close()
+            os.unlink(path)
+
+
+def test_a_directory_that_another_program_has_locked_is_used_all_the_same(place: Path) -> None:
+    directory = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        with listen_for_operators(f"{place}/s"):
+            assert (place / "s").is_socket()
+    finally:
+        os.close(directory)
 
 
 def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:

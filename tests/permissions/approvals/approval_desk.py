@@ -10,7 +10,8 @@ import trio
 from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
-from agentos.database import Database, Schemas, open_database
+from agentos.database import Database, open_database
+from agentos.database_file import Schemas
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question, Right
 from agentos.kernel.table import Table

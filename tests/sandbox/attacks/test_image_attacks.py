@@ -111,16 +111,19 @@ ATTACKS: Mapping[str, str] = {  # each is to raise OSError; one that doesn't has
 def store() -> Iterator[Path]:
     """Two images' files: ``root`` with Python, a set-id program and (with root) a device, and ``other``."""
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/var/tmp") as made:
-        place = Path(made)
-        for name in ("root", "other"):
-            (place / name).mkdir()
-        root = make_root(place / "root")
-        add_python(root)
-        (root / "bin" / "setid").write_bytes((root / "bin" / "id").read_bytes())
-        os.chmod(root / "bin" / "setid", 0o6755)
-        if os.geteuid() == 0:
-            os.mknod(root / "srv" / "device", stat.S_IFCHR | 0o666, os.makedev(1, 5))
-        yield place
+        yield make_store(Path(made))
+
+
+def make_store(place: Path) -> Path:
+    for name in ("root", "other"):
+        (place / name).mkdir()
+    root = make_root(place / "root")
+    add_python(root)
+    (root / "bin" / "setid").write_bytes((root / "bin" / "id").read_bytes())
+    os.chmod(root / "bin" / "setid", 0o6755)
+    if os.geteuid() == 0:
+        os.mknod(root / "srv" / "device", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    return place
 
 
 def plan(store: Path, *arguments: str, **policy: object) -> tuple[Step, ...]:

@@ -13,8 +13,18 @@ import trio
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from agentos.boot.host import open_host_ids
+from agentos.config.schema import UidRange
 from agentos.sandbox.host_id_registry import HostIdError, HostIdRegistry
-from agentos.sandbox.host_ids import FIRST_ID, SAVE_DELAY, HostIdPool, assign_id
+from agentos.sandbox.host_ids import (
+    FIRST_BLOCK,
+    FIRST_ID,
+    SAVE_DELAY,
+    TRIAL_BLOCK,
+    HostIdPool,
+    assign_id,
+    first_of_block,
+)
 from agentos_sdk.values import HostIds
 
 names = st.text(min_size=1, max_size=3)
@@ -199,3 +209,15 @@ def test_no_range_is_empty_or_has_root_the_kernels_user_or_an_invalid_uid_in_it(
 ) -> None:
     with pytest.raises(HostIdError, match="not a valid uid range for agents"):
         HostIdPool(tmp_path / "ids", registry, first, count)
+
+
+def test_blocks_lie_apart_and_the_uids_of_agents_are_none_of_them(tmp_path: Path) -> None:
+    numbers = (FIRST_BLOCK, FIRST_BLOCK + 1, TRIAL_BLOCK)
+
+    assert [first_of_block(number).uid for number in numbers] == [0x70000000, 0x70020000, 0x7FFE0000]
+    for first in (FIRST_BLOCK - 1, first_of_block(TRIAL_BLOCK).uid):
+        with (
+            pytest.raises(HostIdError, match="are for agents with user = root"),
+            open_host_ids(tmp_path, UidRange(first=first, count=2)),
+        ):
+            pass

@@ -327,6 +327,40 @@ async def test_mail_waits_for_a_name_that_is_not_declared_now(tmp_path: Path) ->
         assert (texts(await take(mail)), mail.by_id(9).name) == (["waits"], "box")
 
 
+async def test_a_broadcast_that_is_being_written_is_one_message_also_if_its_receiver_is_declared_anew(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        async with trio.open_nursery() as nursery:
+            message = Message(3, "bob", "agent", b'"to all"', id=next(mail.numbers), family="bob")
+            nursery.start_soon(mail.post_all, message, [mail.by_id(7)])
+            await wait_all_tasks_blocked()
+            mail.close(7)
+            mail.open(8, "box", kept="box")
+        assert texts(await take(mail)) == ["to all"]
+    async with opened(tmp_path) as (mail, _, _):
+        assert await take(mail) == [], "it was taken, and comes again"
+
+
+@pytest.mark.parametrize("kept_again", [True, False])
+async def test_what_is_acknowledged_while_its_mailbox_changes_is_gone_and_discharged(
+    tmp_path: Path, kept_again: bool
+) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        sent, store = await send(mail, "leased"), mail.store
+        await take(mail, lease=60)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mail.acknowledge, mail.by_id(7), [sent.id])
+            await wait_all_tasks_blocked()
+            mail.keep(7, "box", False)
+            if kept_again:
+                mail.keep(7, "box", True)
+        assert store is not None
+        assert dict(store.sent) == {}
+    async with opened(tmp_path) as (mail, _, _):
+        assert await take(mail) == []
+
+
 async def test_what_the_kernel_tells_children_is_charged_to_their_family(tmp_path: Path) -> None:
     async with opened(tmp_path, most=KEPT_BYTES + 200) as (mail, _, _):
         child = mail.open(8, "child", kept="boss/child")

@@ -15,7 +15,7 @@ from tempfile import mkdtemp
 import trio
 from msgspec.structs import replace
 
-from agentos.database import connect
+from agentos.database_file import connect
 from agentos.kernel.ports import Entry
 from agentos.services.audit.chain import CHAIN_START, QueuedEntry, chain_rows
 from agentos.services.audit.log import Audit, open_audit

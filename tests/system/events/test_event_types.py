@@ -121,8 +121,9 @@ def test_each_type_of_the_reference_is_published_when_it_happens() -> None:
             watcher.wait("RESOURCE_WARNING", name="fat", resource="memory")
             watcher.wait("RUN_SKIPPED", name="c")
 
-            # test_last_run, test_kept, test_snapshots, test_replays
+            # test_last_run, test_kept, test_snapshots, test_replays, test_resumes
             elsewhere = {"KERNEL_KILLED", "MAIL_DEAD", "SNAPSHOT_MADE", "REPLAY_DIVERGED"}
+            elsewhere |= {"LIFE_RESUMED", "RESUME_FAILED"}
             assert TYPES - {event["type"] for event in watcher.seen} == elsewhere
 
 

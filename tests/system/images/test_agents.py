@@ -1,6 +1,8 @@
 """Agents that run in an image: declared, with a command of their own or the image's, and with Python in it."""
 
+import json
 import os
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from agentos.images.importer import import_image
 from agentos.images.store import Images
+from agentos.services.archives import archive
 from agentos_sdk import AgentOSClient
 from tests.support.images import add_python, make_oci, make_root, tar_root, write_files
 from tests.support.kernel import Kernel, running, until
@@ -104,6 +107,11 @@ def test_agents_run_in_their_images(started: Kernel) -> None:
         options, _, mount = layers["image"]["evidence"].partition(" ")
         assert {"nodev", "nosuid", "rw"} <= {*options.split(",")}
         assert mount.startswith("overlay image ")
+        tiny = Images(started.state_dir).find("tiny")
+        assert client.inspect("shell")["image"] == {"name": "tiny", "digest": tiny.digest}
+        assert client.inspect("missing")["image"] == {"name": "never", "digest": None}
+        assert client.inspect("hosts")["image"] is None
+        assert f"image        tiny {tiny.digest}" in agentos(started, "inspect", "shell")
         others = client.inspect("hosts")["isolation"]["layers"]
         assert {name: one["active"] for name, one in layers.items()} == {
             **{name: one["active"] for name, one in others.items()},
@@ -158,3 +166,54 @@ def test_what_an_agent_writes_to_its_image_ends_with_its_life(started: Kernel) -
     [tree] = (path for path in (started.state_dir / "images" / "trees").glob("*/root") if not (path / "usr").exists())
     assert (tree / "srv" / "name").read_text() == "tiny\n"
     assert os.stat(tree / "srv" / "name").st_uid == os.geteuid()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["perl"], "perl: not found in the PATH of its image tiny"),
+        (
+            ["/usr/bin/env"],
+            "/usr/bin/env: No such file or directory (in its image tiny, which has nothing",
+        ),
+        (["/srv/script"], "its interpreter /usr/bin/python3 isn't there (in its image tiny, which has nothing of"),
+    ],
+)
+def test_a_program_that_the_image_lacks_is_told_with_the_image(
+    started: Kernel, command: list[str], expected: str
+) -> None:
+    make = "echo '#!/usr/bin/python3' > /srv/script; chmod +x /srv/script"
+    with started.client() as client:
+        up(client.exec(["sh", "-c", make], name="shell"))
+        assert expected in client.exec(command, name="shell")["error"]
+        if command != ["/srv/script"]:  # what is written to an image is its agent's alone
+            assert expected in client.spawn("lacking", command=command, image="tiny")["error"]
+
+
+def test_an_archive_of_an_agent_names_its_image_and_is_imported_where_that_is(started: Kernel, tmp_path: Path) -> None:
+    agentos(started, "export", "taken", str(tmp_path / "a.tar"))
+    with tarfile.open(tmp_path / "a.tar") as made:
+        manifest = json.loads(made.extractfile("manifest.json").read())  # type: ignore[union-attr]
+    assert manifest["image"] == {"name": "tiny", "digest": Images(started.state_dir).find("tiny").digest}
+
+    with started.client() as client:
+        up(client.import_agent(path=str(tmp_path / "a.tar"), as_="copy"))
+        begins(client, "copy", "app", "/srv")
+        assert client.inspect("copy")["image"]["name"] == "tiny"
+
+        for name, also in (("tiny", ", and tiny here has another (sha256:"), ("gone", ": import or pull that one")):
+            manifest["image"] = {"name": name, "digest": "sha256:0123"}
+            with open(tmp_path / "b.tar", "wb") as file:
+                writer = archive.Writer(file)
+                writer.add(archive.MANIFEST, json.dumps(manifest).encode())
+                writer.finish()
+            refused = client.import_agent(path=str(tmp_path / "b.tar"), as_="other")
+            assert refused["code"] == "not_found"
+            assert f"there is no image with the digest of {name} (sha256:0123){also}" in refused["error"]
+
+
+def test_a_child_has_the_image_of_its_parent_and_no_other(started: Kernel) -> None:
+    with started.client() as client:
+        number = in_state(client, "python", "running")["id"]
+        other = ask(client, number, "spawn", name="strange", command=["sh"], image="tiny")
+    assert other["error"] == "image: its parent python has python, and a child has the same"

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from agentos.recordings.reader import RecordedCall, read_recording
+from agentos_sdk import AgentOSClient
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.runs.enter import let_in
-from tests.system.agents import in_state
+from tests.system.agents import in_state, up
 from tests.system.loop_agents import done, rule
 
 TOML = """
@@ -42,6 +43,7 @@ with AgentOSClient() as me:
     for turn in range(3):
         messages.append({"role": "user", "content": f"turn {turn}"})
         messages.append({"role": "assistant", "content": me.think(messages=messages)["content"]})
+open("said.txt", "w").write(messages[-1]["content"])
 print(messages[-1]["content"], flush=True)
 """,
     "client": """
@@ -56,6 +58,15 @@ for turn in range(3):
     with urllib.request.urlopen(urllib.request.Request(url, question, headers)) as response:
         messages.append(json.load(response)["choices"][0]["message"])
 print(messages[-1]["content"], flush=True)
+""",
+    "sleeper": """
+import time
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    if me.think("go on?")["content"] == "stay":
+        print("it stays", flush=True)
+        time.sleep(1000)
 """,
     "looper": """
 from agentic import run_task
@@ -101,6 +112,10 @@ def has_ended(manifest: Path) -> bool:
     return json.loads(manifest.read_text()).get("ended") is not None
 
 
+def has_said(client: AgentOSClient, name: str) -> bool:
+    return any(line["text"] == "it stays" for line in client.logs(name).get("lines", ()))
+
+
 @pytest.fixture(scope="module")
 def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     code = tmp_path_factory.mktemp("code")
@@ -141,7 +156,7 @@ def test_each_program_goes_on_from_each_question_with_another_answer(
         after = questions(found["recording"])
         asked = [call.request for call in after]
 
-        assert (ran.returncode, found["verdict"], found["end"]) == (0, "identical", "exit status 0"), found
+        assert (ran.returncode, found["verdict"], found["end"]) == (0, "identical", "exit status 0"), found["why"]
         assert asked[:number] == [call.request for call in before[:number]]
         assert [*map(answer_of, after)][: number - 1] == [*map(answer_of, before)][: number - 1]
         assert "edited" in str(answer_of(after[number - 1]))
@@ -167,6 +182,45 @@ def test_several_models_are_compared_in_one_table(recorded: Recorded) -> None:
     assert [row[2] for row in rows] == ["-", *["identical"] * 4]
     assert [row[5] for row in rows] == ["-", *["'said 1' → 'quick'"] * 2, *["no"] * 2]
     assert [row[6] for row in rows] == ["exit status 0"] * 5
+    with recorded.kernel.client() as client:
+        last = [client.logs(row[0])["lines"][-2]["text"] for row in rows[1:]]
+    assert last == ["quick", "quick", "said 2", "said 2"]  # each live question was asked of that model
+
+
+def test_each_fork_is_checked_in_its_own_files_of_which_the_check_is_no_part(recorded: Recorded) -> None:
+    moment, check = f"{recorded.recording('coder')}@3", "touch checked; cat said.txt; grep -q good said.txt"
+    good = recorded.fork(moment, "--say", "good", "--check", check, "--yes", "--json")
+    bad = recorded.fork(moment, "--say", "bad", "--check", check, "--yes")
+    fork = json.loads(good.stdout)["forks"][0]
+    with recorded.kernel.client() as client:
+        changed = [one["path"] for one in client.diff(fork["name"])["changes"]]
+        refused = client.apply(fork["name"], client.diff(fork["name"])["digest"])
+        living = [one["name"] for one in client.list_agents()]
+
+    assert (good.returncode, fork["verdict"], fork["exit_code"]) == (0, "passed", 0), good.stderr
+    assert (bad.returncode, "exit 1" in bad.stdout, "coder-fork-2: bad" in bad.stdout) == (1, True, True), bad.stdout
+    assert changed == ["said.txt"]
+    assert "worked on no directory" in refused["error"]
+    assert living == []
+
+
+def test_no_more_than_ten_run_at_once_and_each_has_a_name_of_its_own(recorded: Recorded) -> None:
+    last = questions(recorded.recording("sleeper"))[-1].begin
+    live: dict[str, Any] = {"path": str(recorded.recording("sleeper")), "until": last + 1, "then": "live"}
+    live["edits"] = {str(last): {"content": "stay"}}
+    with recorded.kernel.client() as client:
+        begun = [client.replay_start(**live) for _ in range(11)]
+        names = [reply["name"] for reply in begun[:10]]
+        for name in names:
+            until(partial(has_said, client, name), f"{name} stays")
+        stopped = client.replay_stop(names[0])
+        again = up(client.replay_start(**live))
+        client.replay_stop()
+        living = [one["name"] for one in client.list_agents()]
+
+    assert len(set(names)) == 10
+    assert (begun[10]["code"], "10 forks run" in begun[10]["error"]) == ("busy", True)
+    assert (stopped["state"], again["name"], living) == ("IDLE", names[0], [])
 
 
 @pytest.mark.parametrize(

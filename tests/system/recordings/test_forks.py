@@ -11,6 +11,7 @@ from agentos.recordings.reader import RecordedCall, read_recording
 from tests.llm.vendors.script import Says, Text
 from tests.llm.vendors.server import Vendor
 from tests.support.kernel import Kernel, running, until
+from tests.support.runs.enter import let_in
 from tests.support.servers.vendor import vendor
 from tests.system.agents import in_state, up
 
@@ -58,9 +59,9 @@ class Recorded:
         before = len(self.met.exchanges)
         with self.kernel.client() as client:
             version = client.fetch("turn")["version"]
-            up(client.replay_start(path="coder-1", **fields))
+            name = up(client.replay_start(path="coder-1", **fields))["name"]
             until(lambda: client.replay_status()["state"] != "RUNNING", "the fork has ended")
-            lines = [one["text"] for one in client.logs("coder-fork")["lines"] if one["stream"] == "stdout"]
+            lines = [one["text"] for one in client.logs(name)["lines"] if one["stream"] == "stdout"]
             stored = client.fetch("turn")["version"] - version
             asked = [[m.text for m in each.question.messages] for each in self.met.exchanges[before:]]
             return dict(client.replay_status()), json.loads(lines[-1]), asked, stored
@@ -69,8 +70,7 @@ class Recorded:
 @pytest.fixture(scope="module")
 def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     code = tmp_path_factory.mktemp("code")
-    for directory in (code, *code.parents[:3]):
-        directory.chmod(0o755)
+    let_in(code, tmp_path_factory.getbasetemp())
     (code / "coder.py").write_text(CODER)
     with vendor() as met:
         met.models = {"wise": Says([Text("then")])}

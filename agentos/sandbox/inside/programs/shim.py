@@ -39,11 +39,11 @@ def leave(control: socket.socket) -> socket.socket:
     """Fork, and return in the child, with a socket to PID 1. The calling process stays as PID 1 and never returns.
 
     PID 1 waits for a packet: steps to do, see :func:`select_steps`, and descriptors: the pipe for the program's status,
-    and cgroups, which it enters before. Then it answers. The bounding set of both is empty: no step needs it, and to
-    empty it takes a call for each capability.
+    and cgroups, which it enters before. Then it answers. The bounding set of both has what root inside may have: no
+    step needs more, and to empty it takes a call for each capability.
     """
     libc.set_signal_mask(blocked=True)
-    libc.empty_bounding_set()
+    libc.empty_bounding_set(s.INSIDE_ROOT)
     init, program_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:
@@ -71,7 +71,16 @@ def leave(control: socket.socket) -> socket.socket:
 
 def select_steps(plan: Sequence[s.Step]) -> Sequence[s.Step]:
     """Return the steps of a plan that PID 1 does too. It opens no file: the others would forbid it nothing."""
-    return [step for step in plan if type(step) in STEPS]
+    return [_for_init(step) for step in plan if type(step) in STEPS]
+
+
+def _for_init(step: s.Step) -> s.Step:
+    """The step as PID 1 does it: with root inside it is a user of its own."""
+    if isinstance(step, s.TakeIdentity) and step.init is not None:
+        return step._replace(uid=step.init, gid=step.init)
+    if isinstance(step, s.DropCapabilities):
+        return step._replace(keep=step.keep & s.KILL)
+    return step
 
 
 def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:

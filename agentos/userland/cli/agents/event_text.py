@@ -142,6 +142,8 @@ DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {
     "SNAPSHOT_MADE": lambda data: (
         f"{data['name']}@{data['label'] or data['snapshot']}, {data['bytes']} bytes of its own"
     ),
+    "LIFE_RESUMED": lambda data: f"goes on with {data['answers']} recorded answers of {data['life']}",
+    "RESUME_FAILED": lambda data: f"begins anew after {data['life']}: {data['reason']}",
     "REPLAY_DIVERGED": lambda data: f"{data['verdict']} from {data['life']}",
     "MAIL_DEAD": lambda data: (
         f"message {data['message_id']} from {data['sender_name']}, handed out {data['attempt']} times"

@@ -141,6 +141,8 @@ def start_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "fork of", found["forked_from"] or ""
     yield "children", ", ".join(f"{child['name']} ({child['state']})" for child in found["children"])
     yield "runs", " ".join([spec["script"] or "", *(spec["command"] or []), *spec["args"]]).strip()
+    image = found["image"]
+    yield "image", " ".join(filter(None, (image["name"], image["digest"]))) if image is not None else ""
     yield "code", spec["code"] or ""
     yield "python", spec["python"] or ""
     yield "directory", spec["cwd"] or ""

@@ -100,6 +100,8 @@ class SpawnCommand(click.Command):
     help="What it may do: by a name, or in JSON; -: from our input. Default: sandboxed; without a jail: standard.",
 )
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
+@click.option("--image", metavar="NAME", help="The image whose files it has in place of this host's system.")
+@click.option("--user", type=click.Choice(["root"]), help="Its programs are root of the image, and not of this host.")
 @click.option("--terminals", is_flag=True, help="Its programs may open pseudo-terminals, as tmux does.")
 @click.option("--mailbox", type=click.Choice(["kept", "memory"]), help="kept: its unread messages outlive it.")
 @kernel_options

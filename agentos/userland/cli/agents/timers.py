@@ -27,11 +27,8 @@ def timers(socket_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    if not found:
-        click.echo(NO_TIMER)
-        return
     now = time.time()
-    print_table([make_row(agent, now) for agent in found], HEADER, ("NAME", "LAST END"))
+    print_table([make_row(agent, now) for agent in found], HEADER, ("NAME", "LAST END"), NO_TIMER)
 
 
 def is_scheduled(agent: Mapping[str, Any]) -> bool:

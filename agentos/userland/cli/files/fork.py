@@ -16,6 +16,7 @@ from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_opti
 @click.option("--call", nargs=2, metavar="NAME ARGS", help="Of REC@N: its answer calls this tool.")
 @click.option("--model", "models", multiple=True, help="Of REC@N: ask this model; may be repeated.")
 @click.option("--times", type=click.IntRange(1, 100), default=1, help="Of REC@N: how often, each model.")
+@click.option("--check", metavar="COMMAND", help="Of REC@N: judges each: a command line, run in its jail.")
 @click.option("--yes", is_flag=True, help="Of REC@N: go on live without asking.")
 @click.option("-n", "--count", type=click.IntRange(1, 32), help="How many: 1 without it, or one for each --name.")
 @click.option("--name", "names", multiple=True, help="Call them so, and not NAME-1, NAME-2 ...; may be repeated.")
@@ -28,6 +29,7 @@ def fork(
     call: tuple[str, ...],
     models: tuple[str, ...],
     times: int,
+    check: str | None,
     yes: bool,
     count: int | None,
     names: tuple[str, ...],
@@ -41,9 +43,10 @@ def fork(
 
     Or MOMENT is REC@N, the N-th question of a recording: the program runs again, gets the recorded answers up to there,
     and goes on live, at most ten at once; a table compares what comes of them. What it does then is done for real, with
-    the rights that are printed. The exit status is 0 if a fork came to the question as recorded.
+    the rights that are printed. The exit status is 0 if one has passed --check, or without it came to the question as
+    recorded.
     """
-    given = edit is not None or say is not None or bool(call) or yes
+    given = edit is not None or say is not None or bool(call) or check is not None or yes
     if only:
         if given or count is not None or names:
             raise click.UsageError("--only asks and starts no agents: leave out all but --model and --times")
@@ -55,7 +58,7 @@ def fork(
         from agentos.userland.cli.recordings.fork import choose_answer, fork_life
 
         answer = choose_answer(edit, say, call)
-        sys.exit(fork_life(moment, answer, models, times, yes, socket_path, as_json))
+        sys.exit(fork_life(moment, answer, models, times, check, yes, socket_path, as_json))
     if given or models or times > 1:
         raise click.UsageError("--count and --name are of snapshots: REC@N has --times and --model")
     name, at, label = moment.partition("@")

@@ -21,6 +21,7 @@ from agentos.userland.cli.common import (
     print_table,
     printable,
 )
+from agentos.userland.cli.files.image_build import build, describe_made, pull
 from agentos.userland.cli.kernel.run import find_state_dir
 from agentos.userland.cli.times import format_time
 
@@ -42,7 +43,11 @@ def bounded_memory() -> Iterator[None]:
 
 @click.group()
 def image() -> None:
-    """Import, list and remove images that agents run in."""
+    """Make, list and remove images that agents run in."""
+
+
+image.add_command(build)
+image.add_command(pull)
 
 
 @image.command("import")
@@ -72,11 +77,7 @@ def import_(source: str, name: str, state_dir: Path | None, max_size: int, as_js
         raise Failed(f"{name} wasn't made: {error}") from None
     except OSError as error:
         raise Failed(f"{name} wasn't made: {error.filename or 'the archive'}: {error.strerror}") from None
-    for sentence in made.left_out if not as_json else ():
-        click.echo(printable(sentence), err=True)
-    size = f"{made.entries} entries, {format_bytes(made.bytes)}"
-    reply = {"name": made.name, "digest": made.digest, "bytes": made.bytes, "left_out": made.left_out}
-    print_result(f"{name} is made of the {made.format}: {size}, {made.digest}", reply, as_json)
+    describe_made(made, as_json)
 
 
 @image.command()
@@ -92,10 +93,7 @@ def ls(socket_path: str | None, as_json: bool) -> None:
         [i["name"], i["digest"][:19], str(i["image_layers"]), format_bytes(i["bytes"]), format_time(i["made"])]
         for i in reply["images"]
     ]
-    if not rows:
-        click.echo("no images")
-        return
-    print_table(rows, HEADER, ("IMAGE", "DIGEST"))
+    print_table(rows, HEADER, ("IMAGE", "DIGEST"), "no images")
 
 
 @image.command()

@@ -60,10 +60,7 @@ def snapshots(name: str | None, remove: str | None, socket_path: str | None, as_
         ]
         for one in reply["snapshots"]
     ]
-    if not rows:
-        click.echo("no snapshots")
-        return
-    print_table(rows, HEADER, ("SNAPSHOT", "AFTER"))
+    print_table(rows, HEADER, ("SNAPSHOT", "AFTER"), "no snapshots")
 
 
 @click.command()

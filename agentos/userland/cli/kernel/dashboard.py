@@ -102,9 +102,6 @@ def show_links(place: Path, revoke: str | None, as_json: bool) -> None:
 
 
 def print_links(links: Sequence[Mapping[str, Any]]) -> None:
-    if not links:
-        click.echo("no link is good, and no browser is logged in")
-        return
     header = ["ID", "RIGHTS", "ENDS", "LAST USED", "BROWSER"]
     rows = [
         [
@@ -116,7 +113,7 @@ def print_links(links: Sequence[Mapping[str, Any]]) -> None:
         ]
         for one in links
     ]
-    print_table(rows, header, {"BROWSER"})
+    print_table(rows, header, {"BROWSER"}, "no link is good, and no browser is logged in")
 
 
 def not_served(place: Path) -> Failed:

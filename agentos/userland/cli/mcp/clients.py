@@ -29,14 +29,12 @@ def clients(state_dir: Path | None, as_json: bool) -> None:
     if as_json:
         print_json([client_object(entry, used) for entry, used in found])
         return
-    if not found:
-        click.echo("no MCP client: make one with `agentos mcp install claude-desktop`, or `agentos mcp token NAME`")
-        return
     rows = [
         [one.name, one.transport, one.rights, elicitation_of(one), format_time(used) if used else "never"]
         for one, used in found
     ]
-    print_table(rows, HEADER, ("NAME", "LEVEL"))
+    empty = "no MCP client: make one with `agentos mcp install claude-desktop`, or `agentos mcp token NAME`"
+    print_table(rows, HEADER, ("NAME", "LEVEL"), empty)
 
 
 @click.command()

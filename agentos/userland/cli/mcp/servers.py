@@ -25,13 +25,14 @@ from agentos.userland.cli.common import (
     print_result,
     print_table,
     printable,
+    read_text_file,
     socket_path,
     text_width,
 )
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.project import list_kernels
 
-from .table import add_table, list_servers, read_text, remove_table, replace_text
+from .table import add_table, list_servers, remove_table, replace_text
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 HEADER: Final = ["NAME", "SERVER", "SHARE", "NETWORK", "TOOLS", "WITHHELD"]
@@ -103,7 +104,7 @@ def add(
     fields |= {"limits": parse_limits(limits), "share": share, "permissions": permissions}
     with kernel(socket_path) as client:
         file, state = find_places(client, socket_path)
-        text = read_text(file)
+        text = read_text_file(file)
         if name in list_servers(file, text):
             raise Failed(f"{file}: there is an MCP server {name} already: `agentos mcp remove {name}` removes it")
         place = state / "mcp" / "packages" / name
@@ -300,16 +301,13 @@ def servers(socket_path: str | None, as_json: bool) -> None:
     """
     with kernel(socket_path) as client:
         file, _ = find_places(client, socket_path)
-        tables = list_servers(file, read_text(file))
+        tables = list_servers(file, read_text_file(file))
         reply = check_reply(client.tools())
     rows = [describe_server(name, table, reply) for name, table in tables.items()]
     if as_json:
         print_json([dict(zip(map(str.lower, HEADER), row, strict=True)) for row in rows])
         return
-    if not rows:
-        click.echo("no MCP server is configured: `agentos mcp add` adds one")
-        return
-    print_table(rows, HEADER, ("NAME", "SERVER"))
+    print_table(rows, HEADER, ("NAME", "SERVER"), "no MCP server is configured: `agentos mcp add` adds one")
     print_lines(describe_failures(reply))
 
 
@@ -355,7 +353,7 @@ def remove(name: str, socket_path: str | None, as_json: bool) -> None:
     """
     with kernel(socket_path) as client:
         file, state = find_places(client, socket_path)
-        text = read_text(file)
+        text = read_text_file(file)
         if name not in list_servers(file, text):
             raise Failed(f"{file}: there is no MCP server {name}", {"code": "not_found"})
         without = remove_table(text, name)

@@ -15,15 +15,6 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[+\s*(?P<keys>[^\]]*?)\s*\]+\s*(#.*)?")
 
 
-def read_text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError as error:
-        raise Failed(f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise Failed(f"{file}: expected text in UTF-8") from None
-
-
 def list_servers(file: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
     """The tables of the servers in a file, by name."""
     try:

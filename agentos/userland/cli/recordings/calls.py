@@ -27,15 +27,19 @@ def trace_calls(life: Life, calls: Iterable[RecordedCall], most: int) -> Trace:
     return found
 
 
+def describe_object(call: RecordedCall) -> str:
+    """What a call is about; empty if its request doesn't say that in one field."""
+    return next((str(call.request[key]) for key in OBJECTS if call.request.get(key)), "")
+
+
 def _describe(call: RecordedCall) -> Entry:
     reply, seconds = call.reply or {}, call.milliseconds / 1000
     code = "ok" if reply.get("success", True) is not False else str(reply.get("code", "failed"))
-    about = next((str(call.request[key]) for key in OBJECTS if call.request.get(key)), "")
     return {
         "id": call.begin,
         "at": call.at + seconds,
         "call": call.call,
-        "about": about or str(reply.get("error") or ""),
+        "about": describe_object(call) or str(reply.get("error") or ""),
         "decision": "deny" if code == "permission_denied" else "allow",
         "rule": str(reply.get("rule", "")),
         "phase": "outcome",

@@ -2,13 +2,13 @@
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import click
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from agentos.recordings.comparison import compare_answers, pair_calls, sum_use
 from agentos.recordings.format import SUFFIX
@@ -28,6 +28,7 @@ from agentos.userland.cli.common import (
     table_width,
 )
 from agentos.userland.cli.permissions.permissions import held_lines
+from agentos.userland.task.attempts import run_check
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.testing.replays import wait_replay
 
@@ -64,10 +65,8 @@ class Fork:
     end: str = ""
     recording: str | None = None
     notes: Sequence[str] = ()
-
-    @property
-    def is_good(self) -> bool:
-        return self.verdict in GOOD
+    is_good: bool = False  # it has passed the check, or without one came to the question
+    exit_code: int | None = None  # of the check
 
 
 def choose_answer(edit: str | None, say: str | None, call: Sequence[str]) -> Answer | None:
@@ -84,15 +83,26 @@ def choose_answer(edit: str | None, say: str | None, call: Sequence[str]) -> Ans
         return None
     try:
         with click.open_file(edit, encoding="utf-8") as file:
-            return Answer(edit, parse_object(edit, file.read()))
+            source = edit if edit != "-" else "--edit"
+            return Answer(source, parse_object(source, file.read()))
     except (OSError, UnicodeDecodeError) as error:
         raise Failed(f"--edit {edit}: {getattr(error, 'strerror', None) or 'expected text in UTF-8'}") from None
 
 
 def fork_life(
-    moment: str, answer: Answer | None, models: Sequence[str], times: int, yes: bool, path: str | None, as_json: bool
+    moment: str,
+    answer: Answer | None,
+    models: Sequence[str],
+    times: int,
+    check: str | None,
+    yes: bool,
+    path: str | None,
+    as_json: bool,
 ) -> int:
-    """Have the life of the question ``REC@N`` go on live there, for each model so many times; the exit status."""
+    """Have the life of the question ``REC@N`` go on live there, for each model so many times; the exit status.
+
+    ``check`` is a command line that judges each.
+    """
     name, _, number = moment.rpartition("@")
     recorded = find_question(name, int(number))
     whole = find_recording(name, None)
@@ -110,17 +120,19 @@ def fork_life(
             show_rights(recorded, moment, rights)
         if not yes:
             confirm(len(wanted))
-        forks = Forks(client.socket_path, recorded, former, fields, answer)
+        if check is not None:
+            fields["hold"] = True
+        forks = Forks(client.socket_path, recorded, former, fields, answer, check)
         try:
             found = forks.run(wanted)
         except KeyboardInterrupt:
             return STOPPED
     if as_json:
-        listed = [{**asdict(fork), "good": fork.is_good} for fork in found]
-        print_json({"recorded": recorded.reply, "permissions": rights["permissions"], "forks": listed})
+        forked = list(map(asdict, found))
+        print_json({"recorded": recorded.reply, "permissions": rights["permissions"], "forks": forked})
     else:
         life = next(life for life in whole.manifest.lives if life.life == recorded.life)
-        show_table(forks.describe_recorded(life.exit or "no end is recorded"), found)
+        show_table(name, forks.describe_recorded(life.exit or "no end is recorded"), found)
     return 0 if any(fork.is_good for fork in found) else 1
 
 
@@ -145,41 +157,56 @@ class Forks:
     """Forks of one recorded life at a question, at most ten at once."""
 
     def __init__(
-        self, socket: str, recorded: RecordedCall, former: Sequence[RecordedCall], fields: Json, answer: Answer | None
+        self,
+        socket: str,
+        recorded: RecordedCall,
+        former: Sequence[RecordedCall],
+        fields: Json,
+        answer: Answer | None,
+        check: str | None,
     ) -> None:
         self._socket, self._recorded, self._former = socket, recorded, former
-        self._fields, self._answer = fields, answer
-        self._names: list[str] = []
-        self._stopping = threading.Event()
+        self._fields, self._answer, self._check = fields, answer, check
 
     def run(self, models: Sequence[str | None]) -> Sequence[Fork]:
         """Run one for each model, None is the one that the program asks for. An interrupt ends all of them."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            running = [pool.submit(self._run, model) for model in models]
+        free, running, names = threading.Semaphore(AT_ONCE), list[Future[Fork]](), list[str]()
+        with ThreadPoolExecutor(AT_ONCE) as pool, AgentOSClient(self._socket) as client:
             try:
+                for model in models:
+                    free.acquire()
+                    begun = client.replay_start(**{**self._fields, "model": model})
+                    if not begun["success"]:
+                        raise Failed(self._explain(begun["error"]), begun)
+                    names.append(begun["name"])
+                    running.append(pool.submit(self._follow, begun["name"], model))
+                    running[-1].add_done_callback(lambda done: free.release())
                 return [one.result() for one in running]
             except BaseException:
-                self._stopping.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                with AgentOSClient(self._socket) as client:
-                    for name in self._names:
-                        client.replay_stop(name)
+                for name in names:
+                    client.replay_stop(name)
+                    client.kill(name=name, grace=0)
                 raise
+            finally:
+                for name in names:  # the next forks may have the names
+                    client.replay_stop(name)
 
-    def _run(self, model: str | None) -> Fork:
+    def _follow(self, name: str, model: str | None) -> Fork:
+        """Wait for the end of one, and check it."""
         shown = model or str(self._recorded.request.get("model", ""))
         with AgentOSClient(self._socket) as client:
-            begun = client.replay_start(**{**self._fields, "model": model})
-            if not begun["success"]:
-                raise Failed(self._explain(begun["error"]), begun)
-            self._names.append(begun["name"])
-            if self._stopping.is_set():
-                client.replay_stop(begun["name"])
             try:
-                ended = wait_replay(client, begun["name"])
+                ended = wait_replay(client, name)
             except AgentOSError as error:
-                return Fork(begun["name"], shown, "stopped", str(error))
-        return self._describe(begun["name"], shown, ended)
+                return Fork(name, shown, "stopped", str(error))
+            found = self._describe(name, shown, ended)
+            if self._check is None or not found.is_good:
+                return found
+            checked = run_check(client, name, self._check, lambda: None)
+        status = checked.exit_code
+        verdict = "passed" if status == 0 else f"exit {status}" if status is not None else "unchecked"
+        why = checked.why if status is None else "" if status == 0 else checked.output
+        return evolve(found, verdict=verdict, why=why, exit_code=status, is_good=status == 0)
 
     def _explain(self, error: str) -> str:
         """What is wrong with the answer, by where it is from."""
@@ -202,7 +229,7 @@ class Forks:
         differences = [*compare_answers(self._recorded.reply, same.reply)] if same is not None else None
         end = str(made.manifest.lives[0].exit or "") if made.manifest.lives else ""
         place, notes = ended["recording"], ended["notes"]
-        return Fork(name, model, verdict, why, use.cost, use.tokens, differences, end, place, notes)
+        return Fork(name, model, verdict, why, use.cost, use.tokens, differences, end, place, notes, verdict in GOOD)
 
     def _is_before(self, call: RecordedCall) -> bool:
         return bool(call.begin < self._fields["until"])
@@ -226,7 +253,7 @@ def describe_difference(found: Sequence[Difference] | None) -> str:
     return f"{' '.join(found[0].recorded.split())!r} → {' '.join(found[0].now.split())!r}{more}"
 
 
-def show_table(recorded: list[str], found: Sequence[Fork]) -> None:
+def show_table(name: str, recorded: list[str], found: Sequence[Fork]) -> None:
     """Print the forks below the recorded life, then what is to be known about them, and what to type next."""
     rows = [recorded]
     for one in found:
@@ -238,8 +265,16 @@ def show_table(recorded: list[str], found: Sequence[Fork]) -> None:
     for one in found:
         for line in one.why.split("\n") if one.why else ():
             click.echo(printable(f"{one.name}: {line}"))
-    for note in dict.fromkeys(note for one in found for note in one.notes):
+    for note in dict.fromkeys(note for one in found for note in one.notes if not note.startswith("live: ")):
         click.echo(printable(f"note: {note}"))
-    if made := next((one.recording for one in found if one.recording is not None), None):
-        name = os.path.basename(made).removesuffix(SUFFIX)
-        click.echo(printable(f"`agentos recordings show {name}` shows what a fork did"))
+    made = [one for one in found if one.recording is not None]
+    for line in list_next(name, min(made, key=lambda one: not one.is_good)) if made else ():
+        click.echo(printable(line))
+
+
+def list_next(name: str, fork: Fork) -> Iterator[str]:
+    """What to type next, about a fork of the recording with this name."""
+    own = os.path.basename(fork.recording or "").removesuffix(SUFFIX)
+    yield f"`agentos recordings show {own}` shows what {fork.name} did, `agentos recordings diff {name} {own}` compares"
+    if fork.exit_code is not None:
+        yield f"`agentos diff {fork.name}` shows its files"

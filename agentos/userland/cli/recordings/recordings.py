@@ -1,5 +1,6 @@
-"""``agentos recordings``: lists, shows and removes recordings, from their files; the kernel isn't asked."""
+"""``agentos recordings``: lists, shows, compares and removes recordings, from their files; the kernel isn't asked."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ STATE_DIR = click.option("--state-dir", type=click.Path(path_type=Path), metavar
 
 @click.group()
 def recordings() -> None:
-    """List, show and remove recordings of agents."""
+    """List, show, compare and remove recordings of agents."""
 
 
 @recordings.command()
@@ -48,10 +49,7 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
         ]
         for each in found
     ]
-    if rows:
-        print_table(rows, HEADER)
-    else:
-        click.echo("no recordings")
+    print_table(rows, HEADER, empty="no recordings")
 
 
 @recordings.command()
@@ -83,6 +81,22 @@ def rm(names: tuple[str, ...], state_dir: Path | None) -> None:
         if found.path.exists():
             raise Failed(f"{found.path}: can't be removed, or has other files in it")
         click.echo(printable(f"{name} is removed"))
+
+
+@recordings.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@STATE_DIR
+@json_option
+def diff(first: str, second: str, state_dir: Path | None, as_json: bool) -> None:
+    """Compare two recorded lives, such as a failed one and its fork.
+
+    A and B are recordings, or a life of one, as coder-2:helper/1; its last life without that. Shows the first call that
+    differs, with its words, and the calls that only one has. The exit status is 0 if none differs, else 1.
+    """
+    from .diff import show_diff
+
+    sys.exit(show_diff(first, second, state_dir, as_json))
 
 
 def place(state_dir: Path | None) -> Path:

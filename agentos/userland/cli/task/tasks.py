@@ -19,14 +19,12 @@ def tasks(socket_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    if not found:
-        click.echo("no task yet: `agentos task TEXT` begins one")
-        return
     rows = [
         [each["name"], each["status"], format_time(each["at"]), each["text"].split("\n")[0], each["directory"]]
         for each in found
     ]
-    print_table(rows, ["TASK", "STATUS", "SINCE", "TEXT", "DIRECTORY"], ("TEXT", "DIRECTORY"))
+    empty = "no task yet: `agentos task TEXT` begins one"
+    print_table(rows, ["TASK", "STATUS", "SINCE", "TEXT", "DIRECTORY"], ("TEXT", "DIRECTORY"), empty)
 
 
 def find_status(client: AgentOSClient, note: TaskNote) -> str:

@@ -36,7 +36,8 @@ class ReplayStart(Request[ReplayStarted]):
     With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what follows:
     ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are other answers of
     THINK by the call's number, such as ``{"12": {"content": "no"}}``. Live questions are asked of ``model``, if it is
-    given. What goes on live is recorded.
+    given. What goes on live is recorded; with ``hold`` its files stay in an overlay, and its jail is
+    there for commands after its end, until it is killed.
     """
 
     op = Op.REPLAY_START
@@ -50,6 +51,7 @@ class ReplayStart(Request[ReplayStarted]):
     then: Literal["stop", "live"] | None = None
     edits: dict[str, dict[str, Any]] | None = None
     model: str | None = None
+    hold: bool | None = None
 
 
 @record

@@ -163,7 +163,7 @@ def _find_open_task(text: str) -> Work[str]:
         ended = yield from _checked(Call(Op.FETCH, {"key": f"task/{found['value']}/end", "scope": "agent"}))
         if not ended["exists"]:
             return str(found["value"])
-    task_id = uuid4().hex[:12]
+    task_id = f"{uuid4().hex[:11]}f"  # of digits alone, no mask of a replay would take it for hexadecimal
     fields = {"key": key, "value": task_id, "scope": "agent", "if_version": found["version"]}
     yield from _checked(Call(Op.STORE, fields))
     return task_id

@@ -1,0 +1,305 @@
+"""Build an image of a Dockerfile: its stages one by one, each in a tree of its own; the last one gets a name.
+
+A program of RUN is given to ``run``, which executes it in a jail whose root is the tree so far. What it writes is kept
+apart, and merged into the tree when it has succeeded. The key of a step is a digest of all that it depends on: a stage
+begins with the tree of its last RUN that a former build has left. docs/decisions/0115.
+"""
+
+import contextlib
+import hashlib
+import io
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from agentos.images.config import ImageConfig, take_config
+from agentos.images.errors import BadArchive
+from agentos.images.importer import Said, finish
+from agentos.images.store import NAME, NAME_RULE, Image, Images, NewTree
+from agentos.images.streams import MAX_READ, Stream, buffered, decompress
+from agentos.images.tar import BLOCK, check_sum
+from agentos.images.unpack import Bounds, Unpacking
+from agentos.sandbox.host_ids import STORE_IDS
+from agentos.services.snapshots import beneath, layers
+
+from . import trees
+from .context import MAX_IGNORE, Files, Ignore, Source, write_file
+from .dockerfile import Dockerfile, Instruction
+from .plan import SCRIPT, Copy, Directory, Run, StagePlan, Step, find_image, find_stage, plan_build
+
+
+class Options(Struct, frozen=True):
+    """``arguments`` are values of ARGs, ``target`` the stage to build; ``network`` is what RUN reaches.
+
+    ``root``: without a USER it is root of the image.
+    """
+
+    arguments: Mapping[str, str] = {}
+    target: str = ""
+    network: Sequence[str] = ()
+    root: bool = True
+    cached: bool = True
+    bounds: Bounds = Bounds()
+
+
+class _Made(Struct, frozen=True):
+    """A stage that is done: its tree, open, and the key of its last step."""
+
+    top: int
+    key: str
+
+
+class Build:
+    """One build. ``run`` executes a program in the image of the given name; ``tell`` gets each instruction, and whether
+    it was done before. Both get instructions in their order.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        run: Callable[[Instruction, Run, str], None],
+        tell: Callable[[Instruction, bool], None],
+        options: Options,
+    ) -> None:
+        self._images, self._run, self._tell, self._options = images, run, tell, options
+        self._made: dict[int, _Made] = {}
+        self._dropped: list[str] = []
+        self._powers = 0
+
+    def build(self, file: Dockerfile, context: str, name: str) -> Image:
+        """Build the target, or the last stage, from a directory. Raises :class:`.BadDockerfile`, ``BadArchive``."""
+        if not NAME.fullmatch(name):
+            raise BadArchive(f"NAME: expected {NAME_RULE}, got {name!r}")
+        plans = plan_build(file, self._images, self._options.arguments, self._options.target, self._options.root)
+        with contextlib.ExitStack() as stack, beneath.open_top(os.path.realpath(context)) as top:
+            files = Files(top, _read_ignore(top), self._options.bounds)
+            self._check_sources(plans, files)
+            for plan in plans:
+                new = stack.enter_context(self._images.make())
+                root = os.open(new.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                stack.callback(os.close, root)
+                self._made[plan.number] = _Made(root, self._build_stage(file, plan, new, root, files))
+            return self._finish(new, root, name, plans[-1])
+
+    def _check_sources(self, plans: Sequence[StagePlan], files: Files) -> None:
+        """What isn't there is said before anything is run."""
+        for plan in plans:
+            for step in plan.steps:
+                if isinstance(step.act, Copy) and not step.act.origin:
+                    with _naming(step.one):
+                        for word in step.act.words:
+                            files.find(word)
+
+    def _build_stage(self, file: Dockerfile, plan: StagePlan, new: NewTree, root: int, files: Files) -> str:
+        """Fill a tree. Returns the key of the last step."""
+        with contextlib.ExitStack() as stack:
+            origins = {
+                step.act.origin: stack.enter_context(self._open_origin(file, plan.number, step.act.origin, files))
+                for step in plan.steps
+                if isinstance(step.act, Copy)
+            }
+            keys = self._make_keys(plan, origins)
+            done = self._begin(plan, keys, root)
+            self._tell(plan.stage.begin, done > 0)
+            for place, (step, key) in enumerate(zip(plan.steps, keys[1:], strict=True), 1):
+                self._tell(step.one, place <= done)
+                if place > done:
+                    with _naming(step.one):
+                        self._do(step, key, new, root, origins)
+        return keys[-1]
+
+    def _make_keys(self, plan: StagePlan, origins: Mapping[str, Files]) -> list[str]:
+        """The keys of what the stage begins with and of each step."""
+        base = plan.base
+        begin: object = (base.digest, base.config) if isinstance(base, Image) else base
+        keys = [_make_key("", self._made[base].key if isinstance(base, int) else begin)]
+        for step in plan.steps:
+            act = step.act
+            parts: tuple[object, ...] = (act,)
+            if isinstance(act, Run):
+                parts = ("RUN", act, self._options.network)
+            elif isinstance(act, Copy):
+                with _naming(step.one):
+                    found = [source for word in act.words for source in origins[act.origin].find(word)]
+                    parts = (
+                        step.one.keyword,
+                        msgspec.structs.replace(act, origin=""),
+                        origins[act.origin].digest(found),
+                    )
+            keys.append(_make_key(keys[-1], *parts) if act is not None else keys[-1])
+        return keys
+
+    def _begin(self, plan: StagePlan, keys: Sequence[str], root: int) -> int:
+        """Fill the tree with what the stage begins with, or what a former build has left. Returns the steps done."""
+        for place in range(len(plan.steps), 0, -1):
+            if self._options.cached and isinstance(plan.steps[place - 1].act, Run):
+                with self._images.open_step(keys[place]) as kept:
+                    if kept is not None:
+                        trees.clone(kept, root)
+                        return place
+        if isinstance(plan.base, int):
+            trees.clone(self._made[plan.base].top, root)
+        elif plan.base is not None:
+            with _open_image(self._images, plan.base.name) as top:
+                trees.clone(top, root)
+        return 0
+
+    @contextlib.contextmanager
+    def _open_origin(self, file: Dockerfile, number: int, origin: str, files: Files) -> Iterator[Files]:
+        stage = find_stage(file.stages[:number], origin) if origin else None
+        if not origin:
+            yield files
+        elif stage is not None:
+            yield Files(self._made[stage].top, None, self._options.bounds)
+        else:
+            with _open_image(self._images, find_image(self._images, origin).name) as top:
+                yield Files(top, None, self._options.bounds)
+
+    def _do(self, step: Step, key: str, new: NewTree, root: int, origins: Mapping[str, Files]) -> None:
+        match step.act:
+            case Run():
+                self._run_program(step.one, step.act, new, root)
+                with self._images.make() as kept:
+                    with beneath.open_top(str(kept.root.resolve())) as top:
+                        trees.clone(root, top)
+                    self._images.keep_step(key, kept)
+            case Copy():
+                self._copy(step.act, root, origins[step.act.origin])
+            case Directory():
+                trees.make_directories(root, step.act.path)
+            case None:
+                pass
+
+    def _run_program(self, one: Instruction, act: Run, new: NewTree, root: int) -> None:
+        upper, name = new.root.parent / "upper", f"build-{new.id}"
+        trees.make_directories(root, act.directory)
+        for directory in (upper, upper / "tree", upper / "work"):
+            directory.mkdir(mode=0o755)
+            if act.is_root and os.geteuid() == 0:  # what root inside writes belongs to ids that no process has
+                os.chown(directory, STORE_IDS[0], STORE_IDS[0])
+        if act.script:
+            _write_text(root, SCRIPT.lstrip("/"), act.script, 0o755)
+        config = ImageConfig(user=act.user)
+        given = ("", "dockerfile", 0, 0, 0, 0.0, new.id, (), (), config)
+        self._images.name(Image(name, *given, building=True))
+        try:
+            self._run(one, act, name)
+        finally:
+            self._images.forget(name)
+        if act.script:
+            os.unlink(SCRIPT.lstrip("/"), dir_fd=root)
+        with beneath.open_top(str((upper / "tree").resolve())) as changed:
+            dropped, powers = trees.merge(changed, root)
+        self._dropped, self._powers = [*self._dropped, *dropped], self._powers + powers
+        with beneath.open_top(str(new.root.parent.resolve())) as place:
+            beneath.remove_tree(place, "upper")
+
+    def _copy(self, act: Copy, root: int, files: Files) -> None:
+        target = act.target
+        for source in [source for word in act.words for source in files.find(word)]:
+            if act.unpacks and not source.is_directory and self._unpack(files, source, root, target):
+                continue
+            place = target
+            if not source.is_directory and (target.endswith("/") or _is_directory(root, target)):
+                place = f"{target.rstrip('/')}/{source.name}"
+            files.copy(source, root, place, act.mode)
+        for name, text in act.texts.items():
+            place = f"{target.rstrip('/')}/{name}" if target.endswith("/") or _is_directory(root, target) else target
+            above, _, last = place.rpartition("/")
+            real = f"{trees.make_directories(root, above)}/{last}".lstrip("/")
+            _write_text(root, real, text, act.mode if act.mode is not None else 0o644)
+
+    def _unpack(self, files: Files, source: Source, root: int, target: str) -> bool:
+        """Unpack a tar archive, compressed or not; whether it is one."""
+        with beneath.open_file(files.top, source.path) as file, open(file, "rb", MAX_READ, closefd=False) as raw:
+            plain = decompress(raw, source.name)  # type: ignore[arg-type]
+            data = plain if plain is raw else buffered(plain)  # type: ignore[arg-type]
+            with contextlib.suppress(EOFError):
+                begin = data.peek(BLOCK)[:BLOCK]  # type: ignore[attr-defined]
+                if len(begin) < BLOCK or not _is_archive(begin):
+                    return False
+            real = trees.make_directories(root, target)
+            with beneath.open_directory(root, real) as top:
+                unpacking = Unpacking(top, self._options.bounds)
+                try:
+                    unpacking.add_layer(Stream(data, source.name, self._options.bounds.size, hashed=False))
+                    unpacking.finish()
+                finally:
+                    unpacking.close()
+        return True
+
+    def _finish(self, new: NewTree, root: int, name: str, plan: StagePlan) -> Image:
+        config, left_out = take_config(plan.state.describe())
+        digest = hashlib.sha256(layers.compute_seal(root).digest.encode() + msgspec.json.encode(config)).hexdigest()
+        dropped = [f"FIFOs, sockets and devices aren't taken: {', '.join(self._dropped[:5])}"] if self._dropped else []
+        sentences = (*left_out, *plan.state.told, *dropped)
+        return finish(
+            self._images, new, name, Said(f"sha256:{digest}", "dockerfile", 1, config, sentences, self._powers)
+        )
+
+
+def _make_key(*parts: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _read_ignore(top: int) -> Ignore | None:
+    try:
+        with beneath.open_file(top, ".dockerignore") as file:
+            text = os.read(file, MAX_IGNORE + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadArchive(f".dockerignore: {error.strerror}") from None
+    if len(text) > MAX_IGNORE:
+        raise BadArchive(f".dockerignore: more than {MAX_IGNORE} bytes")
+    return Ignore(text.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _open_image(images: Images, name: str) -> Iterator[int]:
+    opened = images.open(name)
+    try:
+        with beneath.open_top(os.path.realpath(opened.path)) as top:
+            yield top
+    finally:
+        opened.close()
+
+
+def _is_directory(root: int, path: str) -> bool:
+    try:
+        found = beneath.look(root, trees.resolve(root, path) or ".")
+    except OSError:
+        return False
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def _is_archive(begin: bytes) -> bool:
+    try:
+        check_sum(begin, Stream(io.BytesIO(), "", 0, hashed=False))
+    except BadArchive:
+        return False
+    return True
+
+
+def _write_text(root: int, path: str, text: str, mode: int) -> None:
+    with tempfile.TemporaryFile() as file, beneath.open_parent(root, path) as (above, name):
+        file.write(text.encode())
+        file.seek(0)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=above)
+        write_file(above, name, file.fileno(), mode, (0, 0))
+
+
+@contextlib.contextmanager
+def _naming(one: Instruction) -> Iterator[None]:
+    """Have errors of files name the instruction."""
+    try:
+        yield
+    except BadArchive as error:
+        raise one.fail(str(error)) from None
+    except OSError as error:
+        raise one.fail(f"{error.filename or 'its files'}: {error.strerror}") from None

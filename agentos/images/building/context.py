@@ -1,0 +1,218 @@
+"""The files that a build copies: of its directory or of another stage, by patterns, with a digest of what they are.
+
+No link is followed out of the directory, and none at all while a file is opened. Devices, FIFOs and sockets are refused
+by name. Everything blocks.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from agentos.images.errors import BadArchive
+from agentos.images.unpack import Bounds
+from agentos.services.snapshots import beneath
+
+from . import trees
+
+MAX_IGNORE = 1 << 20  # bytes of .dockerignore
+_WILD = re.compile(r"[*?\[]")
+
+
+class Ignore:
+    """The patterns of a ``.dockerignore``; the last one that matches a path, or a directory above it, decides."""
+
+    def __init__(self, text: str) -> None:
+        self._rules = []
+        for line in text.splitlines():
+            line = line.strip()
+            keeps, line = line.startswith("!"), line.removeprefix("!").strip()
+            if line and not line.startswith("#") and (path := os.path.normpath(line).strip("/")) not in ("", "."):
+                self._rules.append((keeps, re.compile(translate(path) + r"(/.*)?", re.DOTALL)))
+        self.has_exceptions = any(keeps for keeps, _ in self._rules)
+
+    def hides(self, path: str) -> bool:
+        hidden = False
+        for keeps, pattern in self._rules:
+            if pattern.fullmatch(path):
+                hidden = not keeps
+        return hidden
+
+
+def translate(pattern: str) -> str:
+    """A regular expression for a pattern of Go's ``filepath.Match``, in which ``**`` stands for any directories."""
+    found, place = "", 0
+    while place < len(pattern):
+        letter = pattern[place]
+        place += 1
+        if pattern.startswith("**/", place - 1):
+            found, place = found + "(.*/)?", place + 2
+        elif pattern.startswith("**", place - 1):
+            found, place = found + ".*", place + 1
+        elif letter == "*":
+            found += "[^/]*"
+        elif letter == "?":
+            found += "[^/]"
+        elif letter == "[" and (end := pattern.find("]", place + 1)) > 0:
+            inside = pattern[place:end].replace("\\", "\\\\").replace("[", "\\[")
+            found, place = f"{found}[{inside}]", end + 1
+        elif letter == "\\" and place < len(pattern):
+            found, place = found + re.escape(pattern[place]), place + 1
+        else:
+            found += re.escape(letter)
+    return found
+
+
+class Item(Struct, frozen=True):
+    """Something to copy: ``path`` in its directory, and ``below``, its path below what was named ("" for that)."""
+
+    path: str
+    below: str
+    status: os.stat_result
+
+
+class Source(Struct, frozen=True):
+    """What a word of COPY names: ``path`` without links, and all that is copied, directories first."""
+
+    path: str
+    name: str
+    items: Sequence[Item]
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.items[0].status.st_mode)
+
+
+class Files:
+    """A directory to copy from."""
+
+    def __init__(self, top: int, ignore: Ignore | None = None, bounds: Bounds = Bounds()) -> None:  # noqa: B008
+        self.top, self._ignore, self._bounds = top, ignore, bounds
+
+    def find(self, word: str) -> Sequence[Source]:
+        """What a path or pattern names. Raises :class:`BadArchive`: it names nothing, or what can't be copied."""
+        path = os.path.normpath("/" + word)[1:] if word.strip("/") else ""
+        if ".." in word.split("/"):
+            raise BadArchive(f"{word} has .. in its path: only what is in the directory is copied")
+        paths = sorted(self._match(path)) if _WILD.search(path) else [path]
+        found = [self._read(each) for each in paths if not self._is_hidden(each)]
+        if not found:
+            raise BadArchive(f"{word}: there is nothing of that name, or .dockerignore leaves it out")
+        return found
+
+    def _is_hidden(self, path: str) -> bool:
+        return self._ignore is not None and bool(path) and self._ignore.hides(path)
+
+    def _match(self, pattern: str) -> Iterator[str]:
+        waiting = [("", pattern.split("/"))]
+        while waiting:
+            path, (part, *rest) = waiting.pop()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                real, rule = trees.resolve(self.top, path), re.compile(translate(part), re.DOTALL)
+                with beneath.open_directory(self.top, real) as here:
+                    for name in os.listdir(here):
+                        if rule.fullmatch(name) and rest:
+                            waiting.append((f"{path}/{name}".lstrip("/"), rest))
+                        elif rule.fullmatch(name):
+                            yield f"{path}/{name}".lstrip("/")
+
+    def _read(self, path: str) -> Source:
+        try:
+            real = trees.resolve(self.top, path)
+        except OSError as error:
+            raise BadArchive(f"{path}: {error.strerror}") from None
+        found = beneath.look(self.top, real) if real else os.fstat(self.top)
+        if found is None:
+            raise BadArchive(f"{path}: it was removed meanwhile")
+        return Source(real, path.rpartition("/")[2], list(self._walk(Item(real, "", found))))
+
+    def _walk(self, first: Item) -> Iterator[Item]:
+        waiting, count, size = [first], 0, 0
+        while waiting:
+            item = waiting.pop()
+            mode = item.status.st_mode
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                raise BadArchive(f"{item.path} is a device, a FIFO or a socket, which no image may have")
+            count, size = count + 1, size + (item.status.st_size if stat.S_ISREG(mode) else 0)
+            if count > self._bounds.entries or size > self._bounds.size:
+                raise BadArchive(
+                    f"{item.path}: with it more than {self._bounds.entries} entries or {self._bounds.size} bytes"
+                )
+            hidden = self._is_hidden(item.path)
+            if not hidden:
+                yield item
+            if stat.S_ISDIR(mode) and (not hidden or (self._ignore is not None and self._ignore.has_exceptions)):
+                with beneath.open_directory(self.top, item.path) as here:
+                    for name in sorted(os.listdir(here), reverse=True):
+                        status = os.stat(name, dir_fd=here, follow_symlinks=False)
+                        waiting.append(
+                            Item(f"{item.path}/{name}".lstrip("/"), f"{item.below}/{name}".lstrip("/"), status)
+                        )
+
+    def digest(self, sources: Sequence[Source]) -> str:
+        """The sha256 of all that these sources are: names, modes, contents."""
+        total = hashlib.sha256()
+        for source in sources:
+            total.update(f"{source.name!r}\n".encode(errors="surrogatepass"))
+            for item in source.items:
+                what = ""
+                if stat.S_ISREG(item.status.st_mode):
+                    with beneath.open_file(self.top, item.path) as file:
+                        what = beneath.copy(file)
+                elif stat.S_ISLNK(item.status.st_mode):
+                    what = _read_link(self.top, item.path)
+                total.update(f"{item.below!r} {item.status.st_mode:o} {what!r}\n".encode(errors="surrogatepass"))
+        return total.hexdigest()
+
+    def copy(self, source: Source, top: int, target: str, mode: int | None) -> None:
+        """Copy a source to a path below a directory. ``mode``: of all files and directories, not theirs."""
+        target = target.strip("/")
+        if source.is_directory:
+            target = trees.make_directories(top, target)
+        made = []
+        for item in source.items:
+            path = f"{target}/{item.below}".strip("/") if item.below else target
+            above = trees.make_directories(top, path.rpartition("/")[0])
+            path = f"{above}/{path.rpartition('/')[2]}".lstrip("/")
+            if stat.S_ISDIR(item.status.st_mode):
+                path = trees.make_directories(top, path)
+                if item.below or mode is not None:
+                    made.append((path, item.status))
+            else:
+                self._put(item, top, path, mode)
+        for path, status in reversed(made):
+            with beneath.open_directory(top, path) as here:
+                os.fchmod(here, mode if mode is not None else status.st_mode & 0o777)
+                os.utime(here, ns=(status.st_mtime_ns, status.st_mtime_ns))
+
+    def _put(self, item: Item, top: int, path: str, mode: int | None) -> None:
+        with beneath.open_parent(top, path) as (above, name):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=above)
+            times = (item.status.st_mtime_ns, item.status.st_mtime_ns)
+            if stat.S_ISLNK(item.status.st_mode):
+                os.symlink(_read_link(self.top, item.path), name, dir_fd=above)
+                os.utime(name, ns=times, dir_fd=above, follow_symlinks=False)
+                return
+            with beneath.open_file(self.top, item.path) as file:
+                write_file(above, name, file, mode if mode is not None else item.status.st_mode & 0o777, times)
+
+
+def write_file(above: int, name: str, file: int, mode: int, times: tuple[int, int]) -> None:
+    """Make a file with what is left of another one; the name is free."""
+    fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
+    try:
+        beneath.copy(file, fd)
+        os.fchmod(fd, mode)
+        os.utime(fd, ns=times)
+    finally:
+        os.close(fd)
+
+
+def _read_link(top: int, path: str) -> str:
+    with beneath.open_parent(top, path) as (above, name):
+        return os.readlink(name, dir_fd=above)

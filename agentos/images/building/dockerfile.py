@@ -1,0 +1,276 @@
+"""Parse a Dockerfile into stages of instructions; what can't be done is refused with its line, before anything is run.
+
+The grammar is that of Docker's Dockerfile reference: directives, comments, continued lines, heredocs, words.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+MAX_BYTES = 1 << 20  # of a Dockerfile
+MAX_SHOWN = 100  # characters of an instruction
+FLAGS: Mapping[str, frozenset[str]] = {
+    "FROM": frozenset({"platform"}),
+    "COPY": frozenset({"from", "chown", "chmod", "link"}),
+    "ADD": frozenset({"chown", "chmod", "link"}),
+}
+PLAIN = frozenset({"RUN", "ENV", "WORKDIR", "USER", "ARG", "SHELL", "CMD", "LABEL", "EXPOSE"})
+TOLD = frozenset({"ENTRYPOINT", "VOLUME", "HEALTHCHECK", "STOPSIGNAL", "MAINTAINER"})  # an image has it, no agent does
+_HEREDOC = re.compile(r"(?<![\w<])(?:\d*)<<(-?)(['\"]?)([A-Za-z_][\w.]*)\2(?!\S*<)")
+_DIRECTIVE = re.compile(r"#\s*([A-Za-z]+)\s*=\s*(\S.*?)\s*")
+_VARIABLE = re.compile(r"\{([A-Za-z_]\w*)(?:(:?[-+?])([^{}]*))?\}|([A-Za-z_]\w*)")
+
+
+class BadDockerfile(Exception):
+    """A Dockerfile can't be built; the text names the line, and says why."""
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(f"line {line}: {text}")
+
+
+class Heredoc(Struct, frozen=True):
+    name: str
+    text: str
+    expand: bool
+
+
+class Instruction(Struct, frozen=True):
+    """``rest`` is what follows the keyword and its flags, continued lines joined; ``line`` counts from 1."""
+
+    line: int
+    keyword: str
+    rest: str
+    flags: Mapping[str, str] = {}
+    heredocs: tuple[Heredoc, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The instruction for people, in one line."""
+        flags = [f"--{name}={value}" if value else f"--{name}" for name, value in self.flags.items()]
+        text = " ".join([self.keyword, *flags, *self.rest.split()])
+        return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+    @property
+    def words(self) -> Sequence[str] | None:
+        """The words of the exec form, a JSON list; None for anything else."""
+        if not self.rest.startswith("["):
+            return None
+        try:
+            found = json.loads(self.rest)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, list) and all(isinstance(word, str) for word in found) else None
+
+    def fail(self, text: str) -> BadDockerfile:
+        return BadDockerfile(self.line, f"{self.keyword}: {text}")
+
+
+class Stage(Struct, frozen=True):
+    """A FROM and what follows it; ``name`` is empty without AS."""
+
+    begin: Instruction
+    base: str
+    name: str
+    steps: Sequence[Instruction]
+
+
+class Dockerfile(Struct, frozen=True):
+    """``escape`` is the character that continues lines; ``arguments`` are the ARGs before the first FROM."""
+
+    escape: str
+    arguments: Sequence[Instruction]
+    stages: Sequence[Stage]
+
+
+def parse(text: str) -> Dockerfile:
+    """Raises :class:`BadDockerfile` for the first mistake, and for what isn't supported."""
+    if len(text) > MAX_BYTES or "\0" in text:
+        raise BadDockerfile(1, f"it has a NUL, or more than {MAX_BYTES} bytes")
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    escape, first = _read_directives(lines)
+    arguments: list[Instruction] = []
+    stages: list[Stage] = []
+    steps: list[Instruction] = []
+    for one in _read_instructions(lines, first, escape):
+        if one.keyword == "FROM":
+            base, name = _read_from(one)
+            if any(stage.name == name for stage in stages if name):
+                raise one.fail(f"a stage before it is called {name}, too")
+            steps = []
+            stages.append(Stage(one, base, name, steps))
+        elif not stages and one.keyword != "ARG":
+            raise one.fail("expected FROM first: only ARG may stand before it")
+        else:
+            (steps if stages else arguments).append(one)
+    if not stages:
+        raise BadDockerfile(1, "it has no FROM")
+    return Dockerfile(escape, arguments, stages)
+
+
+def _read_directives(lines: Sequence[str]) -> tuple[str, int]:
+    """The escape character, and the number of the first line that is no directive."""
+    escape = "\\"
+    for number, line in enumerate(lines):
+        found = _DIRECTIVE.fullmatch(line.strip())
+        if found is None or found[1].lower() not in ("escape", "syntax", "check"):
+            return escape, number
+        if found[1].lower() == "escape":
+            if found[2] not in ("\\", "`"):
+                raise BadDockerfile(number + 1, f"escape: expected \\ or `, got {found[2]!r}")
+            escape = found[2]
+    return escape, len(lines)
+
+
+def _read_instructions(lines: Sequence[str], number: int, escape: str) -> Iterator[Instruction]:
+    while number < len(lines):
+        line = lines[number].strip()
+        number += 1
+        if not line or line.startswith("#"):
+            continue
+        begin, parts = number, [line]
+        while parts[-1].endswith(escape) and number < len(lines):
+            following = lines[number].rstrip()
+            number += 1
+            if following.strip() and not following.lstrip().startswith("#"):
+                parts[-1] = parts[-1][:-1]
+                parts.append(following)
+        parts[-1] = parts[-1].removesuffix(escape)
+        keyword, flags, rest = _read_head("".join(parts), begin)
+        heredocs = []
+        if keyword in ("RUN", "COPY", "ADD") and not rest.startswith("["):
+            for tabs, quote, name in _HEREDOC.findall(rest):
+                text, number = _read_heredoc(lines, number, name, tabs, begin)
+                heredocs.append(Heredoc(name, text, not quote))
+        yield Instruction(begin, keyword, rest, flags, tuple(heredocs))
+
+
+def _read_heredoc(lines: Sequence[str], number: int, name: str, tabs: str, begin: int) -> tuple[str, int]:
+    found: list[str] = []
+    while number < len(lines):
+        line = lines[number].lstrip("\t") if tabs else lines[number]
+        number += 1
+        if line == name:
+            return "".join(f"{each}\n" for each in found), number
+        found.append(line)
+    raise BadDockerfile(begin, f"the heredoc <<{name} has no end")
+
+
+def _read_head(text: str, line: int) -> tuple[str, dict[str, str], str]:
+    """The keyword, its flags and the rest of an instruction."""
+    keyword, _, rest = re.sub(r"\s", " ", text, count=1).partition(" ")
+    keyword, rest = keyword.upper(), rest.strip()
+    if keyword not in PLAIN | TOLD and keyword not in FLAGS:
+        raise BadDockerfile(line, f"{keyword[:50]} isn't supported: expected {', '.join(sorted({*PLAIN, *FLAGS}))}")
+    flags = {}
+    while keyword not in ("CMD", "ENTRYPOINT", "HEALTHCHECK") and rest.startswith("--"):
+        flag, _, rest = rest.partition(" ")
+        name, _, value = flag.removeprefix("--").partition("=")
+        if name not in FLAGS.get(keyword, ()):
+            raise BadDockerfile(line, f"{keyword}: --{name} isn't supported")
+        flags[name], rest = value, rest.strip()
+    if not rest:
+        raise BadDockerfile(line, f"{keyword}: it says nothing")
+    return keyword, flags, rest
+
+
+def _read_from(one: Instruction) -> tuple[str, str]:
+    words = one.rest.split()
+    if len(words) == 3 and words[1].upper() == "AS" and re.fullmatch(r"[a-z][a-z0-9_.-]*", words[2].lower()):
+        return words[0], words[2].lower()
+    if len(words) != 1:
+        raise one.fail(f"expected IMAGE or IMAGE AS NAME, got {one.rest!r}")
+    return words[0], ""
+
+
+def expand(one: Instruction, text: str, variables: Mapping[str, str], escape: str) -> str:
+    """A word with its variables replaced and its quotes removed, as Docker does it."""
+    found: list[str] = []
+    quote, place = "", 0
+    while place < len(text):
+        letter = text[place]
+        place += 1
+        if letter == quote:
+            quote = ""
+        elif letter in "'\"" and not quote:
+            quote = letter
+        elif letter == escape and quote != "'" and place < len(text) and (not quote or text[place] in f'"${escape}'):
+            found.append(text[place])
+            place += 1
+        elif letter == "$" and quote != "'" and text[place : place + 1] not in ("", " ", quote):
+            value, place = _expand_variable(one, text, place, variables, escape)
+            found.append(value)
+        else:
+            found.append(letter)
+    if quote:
+        raise one.fail(f"{text!r} has no closing {quote}")
+    return "".join(found)
+
+
+def expand_text(one: Instruction, text: str, variables: Mapping[str, str], escape: str) -> str:
+    """A heredoc's text with its variables replaced; quotes stay."""
+    found, place = [], 0
+    while place < len(text):
+        letter, following = text[place], text[place + 1 : place + 2]
+        place += 1
+        if letter == escape and following in ("$", escape):
+            found.append(following)
+            place += 1
+        elif letter == "$" and (following == "{" or following.isidentifier()):
+            value, place = _expand_variable(one, text, place, variables, escape)
+            found.append(value)
+        else:
+            found.append(letter)
+    return "".join(found)
+
+
+def _expand_variable(
+    one: Instruction, text: str, place: int, variables: Mapping[str, str], escape: str
+) -> tuple[str, int]:
+    found = _VARIABLE.match(text, place)
+    if found is None:
+        raise one.fail(f"{text!r}: expected $NAME, ${{NAME}}, ${{NAME:-WORD}}, ${{NAME:+WORD}} or ${{NAME:?WORD}}")
+    name, how, word = found[1] or found[4], found[2] or "", found[3] or ""
+    is_set = bool(variables.get(name)) if how.startswith(":") else name in variables
+    if how.endswith("?") and not is_set:
+        raise one.fail(f"{name} isn't set{f': {word}' if word else ''}")
+    if how.endswith(("-", "+")) and is_set == how.endswith("+"):
+        return expand(one, word, variables, escape), found.end()
+    return "" if how.endswith("+") else variables.get(name, ""), found.end()
+
+
+def split_words(text: str, escape: str) -> list[str]:
+    """The words of a text; quotes and escapes stay, and hold words together."""
+    words, quote, place, begin = [], "", 0, None
+    while place < len(text):
+        letter = text[place]
+        if letter.isspace() and not quote:
+            if begin is not None:
+                words.append(text[begin:place])
+            begin = None
+        else:
+            begin = place if begin is None else begin
+            if letter == escape and quote != "'":
+                place += 1
+            elif letter == quote:
+                quote = ""
+            elif letter in "'\"" and not quote:
+                quote = letter
+        place += 1
+    return [*words, text[begin:]] if begin is not None else words
+
+
+def read_pairs(one: Instruction, variables: Mapping[str, str], escape: str) -> dict[str, str]:
+    """The pairs of an ENV or LABEL: ``NAME=VALUE ...``, or ``NAME VALUE`` with the rest of the line as the value."""
+    words = split_words(one.rest, escape)
+    if "=" not in words[0]:
+        name, _, value = one.rest.partition(" ")
+        return {name: expand(one, value.strip(), variables, escape)}
+    found = {}
+    for word in words:
+        name, is_pair, value = word.partition("=")
+        if not is_pair or not name:
+            raise one.fail(f"expected NAME=VALUE, got {word!r}")
+        found[expand(one, name, variables, escape)] = expand(one, value, variables, escape)
+    return found

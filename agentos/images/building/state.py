@@ -1,0 +1,109 @@
+"""What the instructions of a stage have set so far: variables, directory, user, shell, and what the image will say."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from agentos.images.config import Given, ImageConfig
+
+from .dockerfile import Instruction, expand, read_pairs
+from .trees import OF_THE_JAIL
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class State:
+    """Of one stage. ``arguments`` are ARGs with a value; ``env`` goes into the image."""
+
+    def __init__(self, base: ImageConfig, known: Mapping[str, str], escape: str) -> None:
+        self.known, self.escape = known, escape
+        self.env = dict(base.env)
+        self.arguments: dict[str, str] = {}
+        self.shell: Sequence[str] = ("/bin/sh", "-c")
+        self.directory = base.working_dir or "/"
+        self.given = Given(user=base.user or None, cmd=list(base.cmd), entrypoint=list(base.entrypoint))
+        self.told: list[str] = []
+
+    def copy(self) -> "State":
+        """The state of a stage that begins with this one."""
+        other = State(ImageConfig(), self.known, self.escape)
+        other.env, other.directory, other.shell = dict(self.env), self.directory, self.shell
+        other.given, other.told = replace(self.given), list(self.told)
+        return other
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return {**self.arguments, **self.env}
+
+    def expand(self, one: Instruction, text: str) -> str:
+        return expand(one, text, self.variables, self.escape)
+
+    def path(self, one: Instruction, text: str) -> str:
+        """An absolute path in the image. Raises :class:`.BadDockerfile` for one that a jail has of its own."""
+        path = os.path.normpath(os.path.join(self.directory, text))
+        path = f"/{path.lstrip('/')}"
+        if (top := path.split("/")[1]) in OF_THE_JAIL:
+            raise one.fail(f"{path}: an agent has a /{top} of its own: choose another directory")
+        return path + ("/" if text.endswith("/") and path != "/" else "")
+
+    def apply(self, one: Instruction) -> None:
+        """Do an instruction that changes no file. Raises :class:`.BadDockerfile`."""
+        match one.keyword:
+            case "ENV":
+                pairs = read_pairs(one, self.variables, self.escape)
+                self._check_names(one, pairs)
+                self.env |= pairs
+            case "ARG":
+                self._declare(one)
+            case "WORKDIR":
+                self.directory = self.path(one, self.expand(one, one.rest)).rstrip("/") or "/"
+            case "USER":
+                self.given.user = self.expand(one, one.rest)
+            case "SHELL":
+                words = one.words
+                if not words:
+                    raise one.fail('expected a list of words, such as ["/bin/bash", "-c"]')
+                self.shell = tuple(words)
+            case "CMD":
+                self.given.cmd = list(one.words or (*self.shell, one.rest))
+            case "ENTRYPOINT":
+                self.given.entrypoint = list(one.words or (*self.shell, one.rest))
+                self.given.cmd = []
+            case "VOLUME":
+                self.given.volumes = dict.fromkeys(one.words or self.expand(one, one.rest).split())
+            case "HEALTHCHECK":
+                self.given.healthcheck = one.rest if one.rest.upper() != "NONE" else None
+            case "STOPSIGNAL":
+                self.given.stop_signal = one.rest
+            case "LABEL" | "EXPOSE" | "MAINTAINER":
+                self.told.append(f"line {one.line}: {one.keyword} isn't taken: {one.rest[:100]}")
+            case _:
+                raise AssertionError(one.keyword)
+
+    def _declare(self, one: Instruction) -> None:
+        for word in one.rest.split() if '"' not in one.rest and "'" not in one.rest else [one.rest]:
+            name, has_default, default = word.partition("=")
+            value = self.known.get(name) if name in self.known or not has_default else self.expand(one, default)
+            self._check_names(one, [name])
+            if value is not None:
+                self.arguments[name] = value
+
+    def _check_names(self, one: Instruction, names: "Sequence[str] | Mapping[str, str]") -> None:
+        for name in names:
+            if not _NAME.fullmatch(name) or name.startswith("AGENTOS_"):
+                raise one.fail(f"expected the name of a variable, without AGENTOS_ in front, got {name[:100]!r}")
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Of the programs of RUN: what Docker sets, and nothing of the jail's own."""
+        own = {"PATH": DEFAULT_PATH, "HOME": "/root", "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}
+        return {**own, **self.variables}
+
+    def describe(self) -> Given:
+        """The configuration of the image, as an archive has it."""
+        path = {"PATH": DEFAULT_PATH} if "PATH" not in self.env else {}
+        env = [f"{name}={value}" for name, value in {**path, **self.env}.items()]
+        return replace(self.given, env=env, working_dir=self.directory)

@@ -1,0 +1,147 @@
+"""Trees of files that a build makes: clones by hard links, and what a program has changed, merged into one.
+
+No file of a tree is ever written to again, so trees share files. Everything blocks.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from agentos.images.errors import BadArchive
+from agentos.sandbox.files import openat2
+from agentos.services.snapshots import beneath, layers
+
+OF_THE_JAIL = ("proc", "sys", "dev", "sdk", "agent", "workspace")  # at the top: what a jail has there is its own
+_JAIL_FILES = ("etc/hosts", "etc/resolv.conf", "run/agentos.sock")
+
+
+def clone(source: int, target: int) -> None:
+    """Fill an empty directory with all of another one: directories of its own, and the same files."""
+    for here, there in _walk_both(source, target):
+        with os.scandir(here) as found:
+            entries = [(one.name, one.is_dir(follow_symlinks=False)) for one in found]
+        for name, is_directory in entries:
+            if is_directory:
+                os.mkdir(name, 0o700, dir_fd=there)
+            else:
+                os.link(name, name, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+
+
+def _walk_both(source: int, target: int) -> Iterator[tuple[int, int]]:
+    """Each directory of the source with that of the target, which gets its mode and time in the end."""
+    waiting, found = [""], []
+    while waiting:
+        path = waiting.pop()
+        if len(path) > layers.MAX_PATH:
+            raise BadArchive(f"{path[:100]}...: longer than Linux takes")
+        with beneath.open_directory(source, path) as here, beneath.open_directory(target, path) as there:
+            found.append((path, os.fstat(here)))
+            yield here, there
+            waiting += [f"{path}/{name}".lstrip("/") for name in os.listdir(here) if _is_directory(here, name)]
+    for path, status in reversed(found):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), beneath.open_directory(target, path) as there:
+            os.fchmod(there, stat.S_IMODE(status.st_mode))
+            os.utime(there, ns=(status.st_mtime_ns, status.st_mtime_ns))
+
+
+def _is_directory(here: int, name: str) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)
+
+
+def merge(upper: int, root: int) -> tuple[list[str], int]:
+    """Move what an overlay's upper tree has into the tree below it.
+
+    Returns the FIFOs and sockets, which no image has, and how many files have lost set-id bits or capabilities.
+    """
+    dropped: list[str] = []
+    powers = 0
+    for path in (*OF_THE_JAIL, *_JAIL_FILES):
+        if (found := beneath.look(upper, path)) is not None:
+            with beneath.open_parent(upper, path) as (above, name):
+                _remove(above, name, found)
+    waiting, directories = [""], []
+    while waiting:
+        path = waiting.pop()
+        if len(path) > layers.MAX_PATH:
+            raise BadArchive(f"{path[:100]}...: longer than Linux takes")
+        with beneath.open_directory(upper, path) as here, beneath.open_directory(root, path) as there:
+            for name in os.listdir(here):
+                inside, found = f"{path}/{name}".lstrip("/"), os.stat(name, dir_fd=here, follow_symlinks=False)
+                below = beneath.look(there, name)
+                if stat.S_ISDIR(found.st_mode):
+                    _merge_directory(here, there, name, below)
+                    directories.append((inside, found))
+                    waiting.append(inside)
+                    continue
+                if below is not None:
+                    _remove(there, name, below)
+                if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
+                    powers += _take(here, name, found.st_mode)
+                    os.rename(name, name, src_dir_fd=here, dst_dir_fd=there)
+                elif not layers.is_whiteout(found):
+                    dropped.append(inside)
+    for path, status in reversed(directories):
+        with beneath.open_directory(root, path) as there:
+            os.fchmod(there, status.st_mode & 0o1777)
+            os.utime(there, ns=(status.st_mtime_ns, status.st_mtime_ns))
+    return dropped, powers
+
+
+def _merge_directory(here: int, there: int, name: str, below: os.stat_result | None) -> None:
+    os.chmod(name, 0o700, dir_fd=here)
+    with beneath.open_directory(here, name) as inner:
+        hides = layers.is_opaque(inner)
+    if below is not None and (hides or not stat.S_ISDIR(below.st_mode)):
+        _remove(there, name, below)
+        below = None
+    if below is None:
+        os.mkdir(name, 0o700, dir_fd=there)
+
+
+def _remove(parent: int, name: str, found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        beneath.remove_tree(parent, name)
+    else:
+        os.unlink(name, dir_fd=parent)
+
+
+def _take(here: int, name: str, mode: int) -> bool:
+    """Make a file or link this process's own, without what gives rights. Returns whether it had set-id bits or such."""
+    if not stat.S_ISLNK(mode):
+        os.chmod(name, mode & 0o777, dir_fd=here)  # first: with set-id bits it must never be ours
+    os.chown(name, os.geteuid(), os.getegid(), dir_fd=here, follow_symlinks=False)
+    if stat.S_ISLNK(mode):
+        return False
+    path, powers = f"/proc/self/fd/{here}/{name}", bool(mode & (stat.S_ISUID | stat.S_ISGID))
+    for attribute in os.listxattr(path, follow_symlinks=False):
+        if attribute.startswith(("user.overlay.", "security.capability")):
+            os.removexattr(path, attribute, follow_symlinks=False)
+            powers |= attribute == "security.capability"
+    return powers
+
+
+def resolve(top: int, path: str) -> str:
+    """The path without links, below the directory, that a path leads to as in its root. Raises ``OSError``."""
+    fd = openat2.open_at(top, path.lstrip("/") or ".", os.O_PATH, openat2.IN_ROOT)
+    try:
+        real, base = os.readlink(f"/proc/self/fd/{fd}"), os.readlink(f"/proc/self/fd/{top}")
+    finally:
+        os.close(fd)
+    return os.path.relpath(real, base) if real != base else ""
+
+
+def make_directories(top: int, path: str) -> str:
+    """Make a directory with those above it; links lead within the tree. Returns its path without links."""
+    real = ""
+    for part in filter(None, path.split("/")):
+        wanted = f"{real}/{part}".lstrip("/")
+        try:
+            real = resolve(top, wanted)
+        except FileNotFoundError:
+            with beneath.open_parent(top, wanted) as (above, name):
+                os.mkdir(name, 0o755, dir_fd=above)
+                os.chmod(name, 0o755, dir_fd=above)  # whatever the umask
+            real = wanted
+    with beneath.open_directory(top, real):
+        return real

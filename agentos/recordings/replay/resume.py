@@ -1,0 +1,164 @@
+"""Lets the life of an agent go on after a crash: its program runs again, and gets the recorded answers first."""
+
+# A program whose memory is gone comes to the same point when it is told the same, so what was asked of the model isn't
+# paid again, and what was done outside isn't done again. The call under way at the crash has no recorded reply and is
+# made live, so it may be done twice. The new life is recorded whole, answered calls too, so the next crash finds them.
+# What must stay true: a life that leaves the recorded one ends, and the next begins anew; and so does the one after a
+# life that crashed without a reply beyond those that it was given, for it would crash there again. docs/decisions/0112.
+
+import logging
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+from attrs import evolve, frozen
+
+from agentos.access.callers import Callers
+from agentos.agents.registry import Agent
+from agentos.recordings.format import Life, parse_json, write_body
+from agentos.recordings.kept import scan
+from agentos.recordings.reader import BadRecording, RecordedCall, Recording
+from agentos.recordings.recorder import Recorder, is_failed
+from agentos.services.events import LifeResumed, ResumeFailed
+from agentos.threads import run_in_thread
+from agentos_sdk.opcodes import Op
+from agentos_sdk.values import End
+
+from .life import LifeReplay, load_calls
+from .progress import ReplayFailed
+from .switch import Switch
+
+log = logging.getLogger("agentos.agents")
+
+AGENT_KEYS = frozenset({"agent", "agent_id", "parent"})  # whose values are ids of agents
+OF_AGENTS = frozenset({"LIST", "INSPECT", "TREE", "WAIT", "LOGS", "EXPLAIN"})  # calls in which `id` is one, too
+LEFT = "it left the recorded life"
+STUCK = "it crashed again, with no reply beyond the {answers} recorded ones"
+NO_FILES = 'what its commands of EXEC changed has ended with its workspace: set workspace = "keep" or a directory'
+
+
+@frozen
+class Resumer:
+    """Finds what the agents of one kernel go on with."""
+
+    recorder: Recorder
+    callers: Callers
+
+    async def prepare(self, agent: Agent) -> "ResumedLife | None":
+        """What the agent's next life goes on with; None if it begins anew, which is reported after a crash."""
+        await self.recorder.queue.flush()
+        recording = await run_in_thread(find_last, self.recorder.directory, agent.name)
+        if recording is None or not has_crashed(recording, agent.end):
+            return None
+        life = recording.manifest.lives[0]
+        if (life.reason or "").startswith(LEFT):
+            return None  # that was reported when it happened
+        try:
+            replay = await run_in_thread(self._load, agent, recording, life)
+        except (BadRecording, ReplayFailed, OSError) as error:
+            report_failed(self.callers, agent, life.life, str(error))
+            return None
+        return ResumedLife(self.recorder, self.callers, agent, replay, recording.manifest.name) if replay.left else None
+
+    def _load(self, agent: Agent, recording: Recording, life: Life) -> LifeReplay:
+        """Read the life's calls. Raises ``BadRecording``, ``ReplayFailed``, ``OSError``. Blocks."""
+        calls = load_calls(recording, life)
+        repeats = agent.spec.workspace == "tmp"
+        if repeats and any(call.call == "EXEC" and call.reply and call.reply.get("success") for call in calls):
+            raise ReplayFailed(NO_FILES)
+        replay = LifeReplay(
+            agent.id,
+            agent.name,
+            life.life,
+            self.recorder.maker.mark_secrets,
+            repeats_files=repeats,
+            switch=Switch(live=True),
+            give_rights=lambda caller, life, whole: self.callers.go_live(caller, None, whole),
+        )
+        facts = recording.manifest.agents.get(life.agent)
+        if facts is not None and facts.id != agent.id:  # another kernel has given it
+            calls = [renumber(call, facts.id, agent.id) for call in calls]
+        replay.load(calls)
+        if life.failed and life.resumed is not None and replay.left <= life.answers:
+            raise ReplayFailed(STUCK.format(answers=life.answers))
+        return replay
+
+
+@frozen(eq=False)
+class ResumedLife:
+    """One life that goes on: an :class:`agentos.agents.life.life.Resumed`."""
+
+    recorder: Recorder
+    callers: Callers
+    agent: Agent
+    replay: LifeReplay
+    recording: str
+
+    @property
+    def over(self) -> trio.Event:
+        return self.replay.over
+
+    def begin(self) -> None:
+        agent, answers = self.agent, self.replay.left
+        self.callers.resume(agent.caller, self.replay)
+        self.recorder.note_resumed(agent.caller, self.recording, answers)
+        self.callers.registry.publish(LifeResumed(agent.id, agent.name, self.replay.life, self.recording, answers))
+        text = f"goes on after the crash of {self.replay.life} with {answers} recorded answers of {self.recording}"
+        agent.output.add("kernel", text)
+        log.info("%s %s", agent.name, text)
+
+    def leave(self) -> str:
+        first, *differences = (self.replay.progress.divergence or "").splitlines()
+        reason = f"{LEFT}: {first}"
+        self.recorder.miss(self.agent.caller, reason)
+        report_failed(self.callers, self.agent, self.replay.life, reason, differences)
+        return reason
+
+    def end(self) -> None:
+        self.callers.go_live(self.agent.caller, None, whole=True)
+
+
+def renumber(call: RecordedCall, former: int, present: int) -> RecordedCall:
+    """The call with the agent's present id in the place of the former one, which its program isn't told any more."""
+    if call.call == Op.THINK.name:
+        return call
+    keys = AGENT_KEYS | {"id"} if call.call in OF_AGENTS else AGENT_KEYS
+
+    def change(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: present if key in keys and each == former else change(each) for key, each in value.items()}
+        return [change(each) for each in value] if isinstance(value, list) else value
+
+    reply = call.reply
+    if reply is not None and reply.keys() == {"base64"}:  # a list
+        try:
+            body = change(parse_json(write_body(reply)))
+        except ValueError:
+            return call
+        reply = {"base64": b64encode(msgspec.json.encode(body)).decode()}
+    return evolve(call, request=change(call.request), reply=change(reply))
+
+
+def find_last(directory: Path, agent: str) -> Recording | None:
+    """The recording of the agent's last life that was recorded by itself. Raises ``OSError``. Blocks."""
+    own = [each for each in scan(directory) if each.manifest.automatic and each.agent == agent]
+    return Recording(own[-1].path, own[-1].manifest) if own else None
+
+
+def has_crashed(recording: Recording, end: End | None) -> bool:
+    """Whether the life in it failed, or ended with the kernel. ``end``: how the agent's last life in this one ended."""
+    life = recording.manifest.lives[0]
+    if life.ended is not None:
+        return life.failed
+    return recording.manifest.ended is None or is_failed(end)
+
+
+def report_failed(callers: Callers, agent: Agent, life: str, reason: str, more: Sequence[str] = ()) -> None:
+    callers.registry.publish(ResumeFailed(agent.id, agent.name, life, reason))
+    text = f"begins anew after the crash of {life}: {reason}"
+    log.warning("%s: %s", agent.name, text)
+    for line in (text, *more):
+        agent.output.add("kernel", line)

@@ -1,0 +1,115 @@
+"""The parser of Dockerfiles: lines, heredocs, words and variables, and what is refused with its line."""
+
+import pytest
+
+from agentos.images.building.dockerfile import (
+    BadDockerfile,
+    Instruction,
+    expand,
+    expand_text,
+    parse,
+    read_pairs,
+    split_words,
+)
+
+VARIABLES = {"A": "one", "EMPTY": "", "P": "/opt"}
+ONE = Instruction(7, "COPY", "x")
+
+
+def rests(text: str) -> list[tuple[int, str, str]]:
+    return [(one.line, one.keyword, one.rest) for stage in parse(text).stages for one in stage.steps]
+
+
+def test_lines_are_continued_over_comments_and_empty_lines() -> None:
+    text = "# escape=\\\n\n#c\nFROM a\nRUN one \\\n  # told\n\n  two \\\n  three\nrun four\n"
+    assert rests(text) == [(5, "RUN", "one   two   three"), (10, "RUN", "four")]
+
+
+def test_a_directive_changes_the_escape_character() -> None:
+    assert rests("#escape=`\nFROM a\nRUN a `\nb\\\nCMD c\n") == [(3, "RUN", "a b\\"), (5, "CMD", "c")]
+
+
+def test_heredocs_hold_lines_until_their_word() -> None:
+    text = "FROM a\nRUN <<EOF\n# kept\nFROM b\nEOF\nCOPY <<-'ONE' <<TWO /x/\n\tone $A\n\tONE\ntwo\nTWO\nRUN cat <<<x\n"
+    run, copy, last = parse(text).stages[0].steps
+    assert [(each.name, each.text, each.expand) for each in run.heredocs] == [("EOF", "# kept\nFROM b\n", True)]
+    assert [(each.name, each.text, each.expand) for each in copy.heredocs] == [
+        ("ONE", "one $A\n", False),
+        ("TWO", "two\n", True),
+    ]
+    assert (last.line, last.heredocs) == (11, ())
+
+
+def test_stages_flags_and_both_forms_are_read() -> None:
+    file = parse(
+        'ARG V=1\nFROM --platform=x a:$V AS One\nRUN ["a", "b c"]\nFROM scratch\nCOPY --from=one --chmod=755 a b\n'
+    )
+    assert [one.rest for one in file.arguments] == ["V=1"]
+    assert [(stage.base, stage.name) for stage in file.stages] == [("a:$V", "one"), ("scratch", "")]
+    assert file.stages[0].begin.flags == {"platform": "x"}
+    assert file.stages[0].steps[0].words == ["a", "b c"]
+    assert file.stages[1].steps[0].flags == {"from": "one", "chmod": "755"}
+    assert Instruction(1, "RUN", "[ -e x ]").words is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "line 1: it has no FROM"),
+        ("RUN x\nFROM a", "line 1: RUN: expected FROM first: only ARG may stand before it"),
+        ("FROM a\n\nONBUILD RUN x", "line 3: ONBUILD isn't supported: expected ADD, ARG, CMD"),
+        ("FROM a\nRUN --mount=type=cache x", "line 2: RUN: --mount isn't supported"),
+        ("FROM a\nCOPY --parents a b", "line 2: COPY: --parents isn't supported"),
+        ("FROM a\nRUN", "line 2: RUN: it says nothing"),
+        ("FROM a\nRUN <<X\ny\n", "line 2: the heredoc <<X has no end"),
+        ("FROM a b", "line 1: FROM: expected IMAGE or IMAGE AS NAME, got 'a b'"),
+        ("FROM a AS x\nFROM b AS X", "line 2: FROM: a stage before it is called x, too"),
+        ("# escape=x\nFROM a", "line 1: escape: expected"),
+        ("FROM a\nRUN x\0", "line 1: it has a NUL"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(text: str, expected: str) -> None:
+    with pytest.raises(BadDockerfile) as error:
+        parse(text)
+    assert str(error.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("$A/${A}x", "one/onex"),
+        ("'$A' \"$A\" \\$A", "$A one $A"),
+        ("${N:-a$A}${EMPTY:-b}${EMPTY-c}${A:+d}${N:+e}${N-f}", "aonebdf"),
+        ('"a\\"b\\c"', 'a"b\\c'),
+        ("a$ b", "a$ b"),
+        ("$N", ""),
+    ],
+)
+def test_words_are_expanded_as_docker_does(word: str, expected: str) -> None:
+    assert expand(ONE, word, VARIABLES, "\\") == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("${A%x}", "line 7: COPY: '${A%x}': expected $NAME"),
+        ("${N:?is missing}", "line 7: COPY: N isn't set: is missing"),
+        ("'a", "line 7: COPY: \"'a\" has no closing '"),
+        ("${" * 2000, "line 7: COPY"),
+    ],
+)
+def test_words_that_cannot_be_expanded_are_refused(word: str, expected: str) -> None:
+    with pytest.raises(BadDockerfile) as error:
+        expand(ONE, word, VARIABLES, "\\")
+    assert str(error.value).startswith(expected)
+
+
+def test_the_text_of_a_heredoc_keeps_its_quotes() -> None:
+    assert expand_text(ONE, "'$A' \"${A}\" \\$A $(x) $1", VARIABLES, "\\") == "'one' \"one\" $A $(x) $1"
+
+
+def test_pairs_are_split_at_spaces_outside_of_quotes() -> None:
+    one = Instruction(1, "ENV", "a=\"b c\" d=e\\ f g=$A h=''")
+    assert read_pairs(one, VARIABLES, "\\") == {"a": "b c", "d": "e f", "g": "one", "h": ""}
+    assert read_pairs(Instruction(1, "ENV", 'a b "c"'), VARIABLES, "\\") == {"a": "b c"}
+    assert split_words(" a 'b c'd ", "\\") == ["a", "'b c'd"]

@@ -1,0 +1,130 @@
+"""What the life after a crash is answered, when it goes live, and which life it goes on with."""
+
+import json
+from base64 import b64encode
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from attrs import evolve
+
+from agentos.recordings.format import Life, write_body
+from agentos.recordings.reader import Recording
+from agentos.recordings.replay.resume import find_last, has_crashed, renumber
+from agentos.recordings.replay.switch import Switch
+from agentos_sdk.values import End
+from tests.recordings.test_switch import STORES, ask, call, load, stored
+from tests.recordings.written import write_recording
+
+RESUMED = Switch(live=True)
+OVERLAPPING = [STORES[0], evolve(STORES[1], end=6), STORES[2], stored(7, "d", None)]
+
+
+async def test_it_is_live_when_all_that_has_an_answer_was_made_again() -> None:
+    life = load([*STORES[:2], stored(5, "c", None)], RESUMED)
+
+    assert life.left == 2
+    assert [await ask(life, key) for key in ("a", "b")] == STORES[:2]
+    assert not life.live.is_set()
+    assert [await ask(life, key) for key in ("c", "a")] == [None] * 2
+    assert life.live.is_set()
+
+
+async def test_the_call_under_way_at_the_crash_is_made_when_all_others_were() -> None:
+    life, done = load([*STORES[:2], stored(5, "c", None)], RESUMED), trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def under_way() -> None:
+            assert await ask(life, "c") is None
+            done.set()
+
+        nursery.start_soon(under_way)
+        assert await ask(life, "a") == STORES[0]
+        assert not done.is_set()
+        assert await ask(life, "b") == STORES[1]
+        await done.wait()
+
+
+async def test_a_call_that_was_not_made_before_ends_it_at_once() -> None:
+    life = load(STORES, RESUMED)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, life, "another")
+        await life.over.wait()
+        nursery.cancel_scope.cancel()
+
+    assert (life.progress.verdict, life.live.is_set()) == ("diverged", False)
+
+
+async def test_a_thread_that_is_ahead_waits_for_those_behind() -> None:
+    life, found = load(OVERLAPPING, RESUMED), list[str]()
+    async with trio.open_nursery() as nursery:
+
+        async def run(*keys: str) -> None:
+            for key in keys:
+                await ask(life, key)
+                found.append(key)
+
+        nursery.start_soon(run, "a", "new")
+        nursery.start_soon(run, "b", "c")
+
+    assert found[-1] == "new"
+    assert life.live.is_set()
+    assert life.progress.verdict is None
+
+
+async def test_a_thread_that_no_other_one_follows_has_left_the_recorded_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentos.recordings.replay.life.HELD", 0.0)
+    life = load(OVERLAPPING, RESUMED)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, life, "new")
+        await life.over.wait()
+        nursery.cancel_scope.cancel()
+
+    assert life.progress.verdict == "diverged"
+
+
+def test_the_next_kernels_id_stands_in_the_place_of_the_former_one() -> None:
+    listed = b64encode(b'[{"id":2,"parent":null,"pid":2},{"id":3,"parent":2}]').decode()
+    change = partial(renumber, former=2, present=9)
+
+    explained = change(call(1, "EXPLAIN", {"success": True, "agent": {"id": 2}, "count": 2}, agent=2, args={"id": 5}))
+    assert explained.request == {"agent": 9, "args": {"id": 5}}
+    assert explained.reply == {"success": True, "agent": {"id": 9}, "count": 2}
+    found = change(call(1, "LIST", {"base64": listed})).reply
+    assert json.loads(write_body(found or {})) == [{"id": 9, "parent": None, "pid": 2}, {"id": 3, "parent": 9}]
+    mail = call(1, "MAIL", {"success": True, "messages": [{"id": 2}]}, id=2)
+    assert [change(same) for same in (mail, CUT, THOUGHT)] == [mail, CUT, THOUGHT]
+
+
+CUT = call(1, "LIST", {"base64": b64encode(b"[{").decode()})
+THOUGHT = call(1, "THINK", agent_id=2)
+
+
+@pytest.mark.parametrize(
+    ("life", "ended", "end", "crashed"),
+    [
+        ({"ended": 2.0, "failed": True}, 2.0, None, True),
+        ({"ended": 2.0}, 2.0, End(1, None, "exit status 1"), False),
+        ({}, None, None, True),  # the kernel was killed
+        ({}, 2.0, None, False),  # the recording ended first, and the kernel in good order
+        ({}, 2.0, End(0, None, "exit status 0"), False),
+        ({}, 2.0, End(None, 9, "killed by SIGKILL"), True),
+        ({}, 2.0, End(None, 15, "stopped: by the operator"), False),
+    ],
+)
+def test_a_life_that_failed_or_ended_with_the_kernel_has_crashed(
+    tmp_path: Path, life: dict[str, Any], ended: float | None, end: End | None, crashed: bool
+) -> None:
+    made = [("coder", 1, True), ("coder", 3, True), ("coder", 5, False), ("b", 7, True)]
+    for number, (name, began, automatic) in enumerate(made, 1):
+        lives, own = [Life(f"{name}/1", name, 1.0, **life)], f"{name}-{number}"
+        facts = {"name": own, "began": began, "ended": ended, "automatic": automatic, "lives": lives}
+        write_recording(tmp_path / f"{own}.recording", [], **facts)
+
+    found = find_last(tmp_path, "coder")
+    assert isinstance(found, Recording)
+    assert found.manifest.name == "coder-2"
+    assert has_crashed(found, end) == crashed
+    assert find_last(tmp_path, "another") is None

@@ -1,0 +1,288 @@
+"""Agents whose program gets SIGKILL at each of eight turns, and whose kernel does: each goes on where it was.
+
+Three programs: one with the SDK, the built-in loop, and one that asks the OpenAI endpoint by a client of others. What
+they did is counted where it was done. ``make proof-replay`` kills many more of them.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from attrs import define
+
+from agentos.recordings.reader import RecordedCall, read_recording
+from agentos_sdk import AgentOSClient
+from agentos_sdk.values import ToolCall
+from tests.llm.vendors.script import Called, Says, Script, Text
+from tests.llm.vendors.server import Vendor
+from tests.support.kernel import Kernel, running, until
+from tests.support.runs.rounds import rounds
+from tests.support.servers.http_server import HttpServer, http_server, response
+from tests.support.servers.vendor import vendor
+from tests.system.agents import info, lines
+from tests.system.event_calls import poll, subscribe
+
+TURNS = 8
+TOML = """
+[llm]
+provider = "openai"
+model = "wise"
+base_url = "{url}"
+openai_endpoint = true
+default_budget = "none"
+"""
+AGENT = """
+[[agents]]
+name = "{name}"
+script = "{place}/{name}.py"
+args = {args}
+workspace = "{place}/work/{name}"
+restart = "transient"
+max_restarts = 100
+backoff = {{ first = 0.01, min = 0.01, max = 0.05 }}
+on_crash = "resume"
+permissions = {{ level = "sandboxed", allow = {{ calls = ["HTTP"], domains = ["127.0.0.1:{port}"], \
+send = ["ear", "gone"], state_write = ["*"] }} }}
+"""
+EAR = """
+[[agents]]
+name = "ear"
+command = ["sleep", "1000"]
+"""
+DIES = """
+import os, signal, sys, time
+
+how, url, *points = sys.argv[1:]
+
+def die(point):
+    if point in points and not os.path.exists("killed-" + point):
+        open("killed-" + point, "w").close()
+        if how == "agent":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1000)  # until the kernel is killed
+"""
+PROGRAMS = {
+    "strays": """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    me.think("first" if not os.path.exists("killed-first") else "another first")
+    die("first")
+print("over", flush=True)
+""",
+    "fails": """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    me.think("first")
+    with open("lives", "a") as file:
+        file.write("x")
+    if os.path.getsize("lives") < 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+print("over", flush=True)
+""",
+    "sdk": """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    messages = []
+    for turn in range(8):
+        messages.append({"role": "user", "content": f"sdk turn {turn}"})
+        messages.append({"role": "assistant", "content": me.think(messages=messages)["content"]})
+        die(f"asked-{turn}")
+        me.exec(f"printf {turn} >> done")
+        me.write_file("note", f"{turn}")
+        assert me.read_file("note")["content"] == f"{turn}"
+        die(f"wrote-{turn}")
+        me.http(url + f"/sdk-{turn}")
+        me.send_message(turn, to_name="ear")
+        assert me.send_message(turn, to_name="gone")["code"] == "not_found"
+        me.store("turn", turn)
+        die(f"acted-{turn}")
+print("over", flush=True)
+""",
+    "loop": """
+from agentos_sdk import AgentOSClient
+from agentos_sdk.loop import AgenticLoop
+
+kernel, count = AgentOSClient(), 0
+
+def step() -> str:
+    "Do a step."
+    global count
+    kernel.exec(f"printf {count} >> done")
+    kernel.http(url + f"/loop-{count}")
+    die(f"acted-{count}")
+    count += 1
+    return f"step {count}"
+
+AgenticLoop(kernel, model="looper", tools=[step]).run("make eight steps", task_id="t")
+print("over", flush=True)
+""",
+    "endpoint": """
+import httpx
+
+with httpx.Client(base_url=os.environ["OPENAI_BASE_URL"], timeout=None) as client:
+    key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    messages = []
+    for turn in range(8):
+        messages.append({"role": "user", "content": f"endpoint turn {turn}"})
+        asked = {"model": "wise", "messages": messages}
+        reply = client.post("chat/completions", json=asked, headers=key).raise_for_status().json()
+        messages.append(reply["choices"][0]["message"])
+        die(f"acted-{turn}")
+print("over", flush=True)
+""",
+}
+
+
+ACTS = {"sdk": "STORE", "loop": "HTTP", "endpoint": "THINK"}  # the last call before the point acted-TURN
+POINTS = {"sdk": ("asked", "wrote", "acted"), "loop": ("acted",), "endpoint": ("acted",)}
+
+
+@define
+class Agents:
+    """A kernel with programs that are killed at their points, the model's server, and the server that they ask."""
+
+    kernel: Kernel
+    met: Vendor
+    server: HttpServer
+    work: Path
+
+    def check_done_once(self, client: AgentOSClient, name: str) -> None:
+        until(lambda: "over" in lines(client, name), f"{name} is over", show=lambda: client.logs(name, tail=60))
+        notes = [line["text"] for line in client.logs(name, tail=200)["lines"] if line["stream"] == "kernel"]
+        assert not [note for note in notes if note.startswith("begins anew")]
+        assert asked_turns(self.met, name) == Counter(range(TURNS + (name == "loop")))
+        if name != "endpoint":
+            assert (self.work / name / "done").read_text() == "01234567"
+            gets = Counter(one.target for one in self.server.asked if one.target.startswith(f"/{name}-"))
+            assert gets == Counter(f"/{name}-{turn}" for turn in range(TURNS))
+
+    def last_calls(self, name: str) -> list[RecordedCall]:
+        """The calls of its latest recording."""
+        found = (self.kernel.state_dir / "recordings").glob(f"{name}-*.recording")
+        return [*read_recording(max(found, key=lambda path: int(path.stem.rpartition("-")[2]))).calls()]
+
+    def is_recorded(self, name: str, turn: int) -> bool:
+        """Whether all that came before the point acted-TURN is on the disk."""
+        return sum(each.call == ACTS[name] and each.reply is not None for each in self.last_calls(name)) > turn
+
+
+def asked_turns(met: Vendor, name: str) -> Counter[int]:
+    """How often an agent asked at each turn, which is the number of its model's answers so far."""
+    wanted = {"loop": "make eight steps"}.get(name, f"{name} turn 0")
+    asked = (one.question.messages for one in met.exchanges)
+    own = (messages for messages in asked if any(wanted in message.text for message in messages))
+    return Counter(sum(message.role == "assistant" for message in messages) for messages in own)
+
+
+def steps_of_loop() -> Iterator[Script]:
+    for turn in range(TURNS):
+        yield Says([Called(ToolCall(f"call-{turn}", "step", {}))], "tool_calls")
+    yield Says([Called(ToolCall("call-done", "done", {"summary": "made"}))], "tool_calls")
+
+
+@contextmanager
+def agents(place: Path, how: str, points: Mapping[str, Sequence[str]]) -> Iterator[Agents]:
+    """These agents, by name, which are killed at these points."""
+    with vendor() as met, http_server() as server:
+        server.answers = {f"/{name}-{turn}": response(b"done") for name in points for turn in range(TURNS)}
+        met.models = {"wise": Says([Text("well")])}
+        met.will(*steps_of_loop())
+        toml = TOML.format(url=met.base_url) + EAR
+        for name, own in points.items():
+            work = place / "work" / name
+            work.mkdir(parents=True)
+            work.chmod(0o777)
+            (place / f"{name}.py").write_text(DIES + PROGRAMS[name])
+            args = json.dumps([how, server.url().rstrip("/"), *own])
+            toml += AGENT.format(name=name, place=place, port=server.port, args=args)
+        with running(toml, {"OPENAI_API_KEY": met.key}) as kernel:
+            yield Agents(kernel, met, server, place / "work")
+
+
+def choose_points() -> Mapping[str, Sequence[str]]:
+    """A point in each turn, or at night all."""
+    return {
+        name: [
+            f"{kind}-{turn}"
+            for turn in range(TURNS)
+            for kind in (kinds if rounds(1) > 1 else [kinds[turn % len(kinds)]])
+        ]
+        for name, kinds in POINTS.items()
+    }
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("number", range(rounds(1)))
+def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path, number: int) -> None:
+    points = choose_points()
+    with agents(entered, "agent", points) as made, made.kernel.client() as client, made.kernel.connect() as wire:
+        for name in points:
+            made.check_done_once(client, name)
+        subscribe(wire, "LIFE_RESUMED", "RESUME_FAILED", since=0)
+        told = poll(wire)
+        assert {each["type"] for each in told} == {"LIFE_RESUMED"}
+        for name, own in points.items():
+            answers = [each["data"]["answers"] for each in told if each["data"]["name"] == name]
+            assert answers == sorted(set(answers)), "each life goes further than the one before"
+            assert len(answers) == len(own)
+            assert all(call.reply is not None for call in made.last_calls(name))
+        assert client.mail("ear")["count"] == TURNS
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("number", range(rounds(1)))
+def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -> None:
+    names = [*POINTS]
+    turns = range(1, TURNS, 3 if rounds(1) == 1 else 1)
+    points = {name: [f"acted-{turn}" for turn in turns] for name in names}
+    with agents(entered, "kernel", points) as made:
+        for turn in turns:
+            for name in names:
+                until(
+                    (made.work / name / f"killed-acted-{turn}").exists,
+                    f"{name} is at its point",
+                    show=lambda: made.kernel.said,
+                )
+                until(partial(made.is_recorded, name, turn), f"the turn of {name} is recorded")
+            made.kernel.kill()
+            made.kernel.start_again()
+        with made.kernel.client() as client:
+            for name in names:
+                made.check_done_once(client, name)
+        made.kernel.stop()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_life_that_leaves_the_recorded_one_is_followed_by_a_new_one(entered: Path) -> None:
+    with agents(entered, "agent", {"strays": ["first"]}) as made, made.kernel.client() as client:
+        until(lambda: "over" in lines(client, "strays"), "it is over", show=lambda: client.logs("strays", tail=60))
+        notes = [line["text"] for line in client.logs("strays", tail=60)["lines"] if line["stream"] == "kernel"]
+
+        assert [note for note in notes if "begins anew" in note] == [
+            "begins anew after the crash of strays/1: it left the recorded life: "
+            "strays/1, call 1, THINK: no recorded call is equal"
+        ]
+        assert any("now 'another " in note for note in notes), notes
+        assert [each.question.messages[-1].text for each in made.met.exchanges] == ["first", "another first"]
+        assert info(client, "strays")["restarts"] == 2
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_crash_without_a_further_reply_is_not_repeated_for_ever(entered: Path) -> None:
+    """Of six lives each second one goes on: the vendor is asked by those that begin anew."""
+    with agents(entered, "agent", {"fails": []}) as made, made.kernel.client() as client:
+        with made.kernel.connect() as wire:
+            until(lambda: "over" in lines(client, "fails"), "it is over", show=lambda: client.logs("fails", tail=60))
+            subscribe(wire, "LIFE_RESUMED", "RESUME_FAILED", since=0)
+            told = poll(wire)
+
+        assert [each["type"] for each in told] == ["LIFE_RESUMED", "RESUME_FAILED"] * 2 + ["LIFE_RESUMED"]
+        assert "with no reply beyond the 1 recorded ones" in told[1]["data"]["reason"]
+        assert len(made.met.exchanges) == 3

@@ -88,6 +88,7 @@ class Callers:
     observer: Observer | None = None  # is told of all calls; set before :meth:`serve`
     recorder: Observer | None = None  # is told of the calls of callers that :attr:`is_recorded` says
     is_recorded: Callable[[int], bool] = field(default=lambda number: False)
+    watch: Callable[[Syscall], Syscall] = field(default=lambda syscall: syscall)  # what a recorded caller's calls are
     standing_in: dict[str, "StandIn"] = field(factory=dict)  # for agents about to be spawned, by their names
     _stand_ins: dict[int, Sequence[Syscall]] = field(factory=dict)  # calls of agents that live a recorded life again
     _table: Table = field(init=False)
@@ -124,7 +125,7 @@ class Callers:
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
         if (stand_in := self.standing_in.get(spec.name)) is not None:
-            self._stand_ins[number] = stand_in.seal(self._table.syscalls.values())
+            self._stand_ins[number] = stand_in.seal(map(self.watch, self._table.syscalls.values()))
             caller.replayed, caller.approvals = stand_in, stand_in
             caller.table = self._table_for(number)
         former = self.registry.find_by_name(spec.name)
@@ -141,7 +142,7 @@ class Callers:
 
     def resume(self, caller: Caller, stand_in: StandIn) -> None:
         """Have an agent's calls answered by what its life before asked, until :meth:`go_live`; they are recorded."""
-        self._stand_ins[caller.id] = stand_in.seal(self._table.syscalls.values())
+        self._stand_ins[caller.id] = stand_in.seal(map(self.watch, self._table.syscalls.values()))
         caller.approvals, caller.table = stand_in, self._table_for(caller.id)
 
     def go_live(self, caller: Caller, stand_in: StandIn | None, whole: bool) -> None:
@@ -149,7 +150,7 @@ class Callers:
         caller.replayed, caller.approvals = None, self.approvals
         if whole and self._stand_ins.pop(caller.id, None) is not None:
             if stand_in is not None:  # it adapts what is asked
-                self._stand_ins[caller.id] = stand_in.open(self._table.syscalls.values())
+                self._stand_ins[caller.id] = stand_in.open(map(self.watch, self._table.syscalls.values()))
             caller.table = self._table_for(caller.id)
 
     def of_server(self, name: str, given: PermissionSet) -> Caller:
@@ -373,7 +374,7 @@ class Callers:
         if not self.is_recorded(number):
             return self._table
         if self._recording is None:
-            self._recording = Table(self._table.syscalls.values(), self.recorder)
+            self._recording = Table(map(self.watch, self._table.syscalls.values()), self.recorder)
         return self._recording
 
     def _table_for(self, number: int) -> Table:

@@ -47,6 +47,7 @@ from agentos.llm.settings import LLMSettings
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.replays import Replays
 from agentos.recordings.replay.resume import Resumer
+from agentos.recordings.starts import StartTrees
 from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
@@ -143,6 +144,8 @@ class Kernel:
         self.telemetry.open()
         self.recordings = recordings
         connect_recorder(recordings, access, self.events, self.line)
+        self.starts = StartTrees(recordings, self.snapshots)
+        self.jails.keep_start, recordings.pruned = self.starts.keep, self.starts.release
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
@@ -352,6 +355,7 @@ class Kernel:
                         nursery.start_soon(host.run, program)
                     nursery.start_soon(self.probe_host)
                     nursery.start_soon(self.snapshots.forget_lost)
+                    nursery.start_soon(self.starts.release)
                     nursery.start_soon(self.bound_storage)
                     nursery.start_soon(self.write_counts)
                     publish = self.events.publish

@@ -1,6 +1,7 @@
 """Connects the recorder of calls with what it records: callers, lives of agents, and the secrets of the kernel."""
 
 from agentos.llm.line import Line
+from agentos.recordings.commands import CommandFiles
 from agentos.recordings.recorder import Recorder
 from agentos.services.events import Events
 from agentos.syscalls.model.think import build_reply
@@ -19,4 +20,5 @@ def connect_recorder(recorder: Recorder, access: Access, events: Events, line: L
     recorder.maker.build_reply, recorder.maker.list_secrets = build_reply, list_secrets
     recorder.choose_tables = callers.choose_tables
     callers.recorder, callers.is_recorded = recorder, recorder.wants
+    callers.watch = CommandFiles(recorder).watch
     events.subscribers = (*events.subscribers, recorder.take_event)

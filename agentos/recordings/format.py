@@ -10,7 +10,6 @@ import base64
 import json
 import re
 from collections import deque
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -20,6 +19,8 @@ from msgspec import Struct
 FORMAT = 1
 MANIFEST, CALLS = "recording.json", "calls.jsonl"
 FORMER = "former.jsonl"  # the calls before, of a life that was too long to be kept whole
+FILES = "files"  # what commands have changed, by the first number of their call
+EMPTY = "empty"  # the start of a life in a workspace that is new each time
 SUFFIX = ".recording"  # of a recording's directory
 LOOKED_BACK = 8  # questions of a life among which the one is looked for that a question goes on with
 MAX_LINE_BYTES = 64 << 20
@@ -38,8 +39,10 @@ def plain_name(name: str) -> str:
 class Life(Struct, omit_defaults=True):
     """A life of an agent: ``life`` is ``NAME/NUMBER``. Times are seconds since the epoch; ``exit`` says how it ended.
 
-    ``reason``: why it can't be replayed. ``resumed`` is the recording of the life that it goes on with after a crash,
-    of which it had ``answers`` replies.
+    ``reason``: why it can't be replayed. ``start`` is the snapshot NAME@ID of what it began with, :data:`EMPTY` for an
+    empty workspace, and None if that isn't kept; ``no_files`` says why. ``lost``: why what a command has changed isn't
+    kept. ``file_bytes`` are those of all its files, with the snapshot's. ``resumed`` is the recording of the life that
+    it goes on with after a crash, of which it had ``answers`` replies.
     """
 
     life: str
@@ -50,6 +53,10 @@ class Life(Struct, omit_defaults=True):
     failed: bool = False
     replayable: bool = True
     reason: str | None = None
+    start: str | None = None
+    no_files: str | None = None
+    lost: str | None = None
+    file_bytes: int = 0
     resumed: str | None = None
     answers: int = 0
 
@@ -93,7 +100,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode({**whole, "lives": lives}), indent=1) + b"\n"
 
 
-def encode_line(line: Mapping[str, Any]) -> bytes:
+def encode_line(line: object) -> bytes:
     """A line without its end. Half a surrogate pair, which an agent may send, is kept as an escape."""
     try:
         return msgspec.json.encode(line)

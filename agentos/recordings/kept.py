@@ -1,6 +1,7 @@
 """Which recordings are kept: those of `record = true` go when they are old, others stay. Everything here blocks."""
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from .format import CALLS, FORMER, MANIFEST, NAME, SUFFIX, Manifest
+from .format import CALLS, FILES, FORMER, MANIFEST, NAME, SUFFIX, Manifest
 from .reader import BadRecording, read_recording
 
 KEPT_LIVES = 20  # of an agent, beside those that failed
@@ -16,7 +17,7 @@ KEPT_LIVES = 20  # of an agent, beside those that failed
 
 @frozen
 class Kept:
-    """A recording that has ended; ``size`` is bytes of its calls."""
+    """A recording that has ended; ``size`` is bytes of its calls, and of the files that are kept for it."""
 
     path: Path
     manifest: Manifest
@@ -41,6 +42,7 @@ def scan(directory: Path) -> list[Kept]:
             recording = read_recording(directory / name)
             if name == f"{recording.manifest.name}{SUFFIX}":
                 size = sum(_size(recording.path / file) for file in (FORMER, CALLS))
+                size += sum(life.file_bytes for life in recording.manifest.lives)
                 found.append(Kept(recording.path, recording.manifest, size))
     return sorted(found, key=lambda kept: kept.manifest.began)
 
@@ -94,6 +96,8 @@ def prune(directory: Path, max_total: int, since: float) -> int:
 def remove(path: Path) -> None:
     """Remove a recording. What else is in its directory stays, and so does the directory then."""
     with suppress(OSError):
+        if (path / FILES).is_dir():
+            shutil.rmtree(path / FILES)
         for name in (FORMER, CALLS, MANIFEST):
             with suppress(FileNotFoundError):
                 os.unlink(path / name)

@@ -44,6 +44,7 @@ class Seen:
     answer: bytes | None
     chunks: Sequence[bytes] = ()
     size: int = 0  # bytes that it holds, about
+    files: int = 0  # paths that it has changed, which are kept
 
 
 @define(eq=False)
@@ -66,6 +67,8 @@ class LineMaker:
         }
         if seen.chunks:
             line["chunks"] = [read_body(chunk) for chunk in seen.chunks]
+        if seen.files:
+            line["files"] = seen.files
         if line["reply"] is None:
             line["outcome"] = "cancelled"
         return line

@@ -31,6 +31,7 @@ class RecordedCall:
 
     ``request`` and ``reply`` are JSON objects as on the wire, a question is whole. ``reply`` is None if none was given.
     ``chunks`` are those of a streamed reply. ``outcome`` is ``cancelled`` for a call that was.
+    ``files`` is how many paths it has changed that are kept.
     """
 
     begin: int
@@ -43,6 +44,7 @@ class RecordedCall:
     reply: Json | None
     chunks: tuple[Json, ...] = ()
     outcome: str | None = None
+    files: int = 0
 
 
 class _Line(msgspec.Struct):
@@ -57,6 +59,7 @@ class _Line(msgspec.Struct):
     reply: Json | None = None
     chunks: list[Json] = []
     outcome: str | None = None
+    files: int = 0
 
 
 # Two threads that are the first to convert to a Struct end the process (msgspec 0.22): here there is one thread yet.
@@ -109,6 +112,7 @@ def _read_calls(
                 found.reply,
                 tuple(found.chunks),
                 found.outcome,
+                found.files,
             )
 
 

@@ -9,10 +9,11 @@
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import trio
 from attrs import Factory, define, frozen
@@ -86,6 +87,7 @@ class _Begun:
     below: Any  # what the observer of all calls makes of it
     chunks: list[bytes] = Factory(list)
     size: int = 0
+    files: int = 0  # paths that it has changed, which are kept
 
     def take(self, chunk: bytes) -> None:
         self.size += len(chunk)
@@ -107,10 +109,12 @@ class Recorder:
         self.below: Observer | None = None  # of all calls, recorded or not
         self.maker = LineMaker(lambda result: result, tuple)
         self.choose_tables: Callable[[Collection[int] | None], None] = lambda numbers: None
+        self.pruned: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # is called when recordings may be gone
         self.queue = WriteQueue(self.maker, self._settle)
         self._names = set(names)
         self._order = itertools.count(1)
         self._by_caller: dict[int, tuple[str, Sequence[Active]]] = {}  # life and recordings
+        self._calls = WeakKeyDictionary[Call, _Begun]()  # under way, in tasks
         self._looked_at = 0  # bytes of the active recordings when `prune` was last run
         self._prune = trio.Event()
         self._since = time.time()
@@ -120,8 +124,10 @@ class Recorder:
     def begin(self, call: Call | None) -> _Begun:
         below = self.below.begin(None) if self.below is not None else None
         begun = _Begun(next(self._order), time.time_ns(), below)
-        if call is not None and call.streams:
-            call.tee(begun.take)
+        if call is not None:
+            self._calls[call] = begun
+            if call.streams:
+                call.tee(begun.take)
         return begun
 
     def end(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, began: _Begun) -> None:
@@ -147,7 +153,7 @@ class Recorder:
                 return
             size = measure(request) + len(answer or b"") + begun.size
             numbers, took = (begun.number, next(self._order)), time.time_ns() - begun.at
-            seen = Seen(life, op, numbers, begun.at, took, request, outcome, answer, begun.chunks, size)
+            seen = Seen(life, op, numbers, begun.at, took, request, outcome, answer, begun.chunks, size, begun.files)
             if begun.size > MAX_CHUNK_BYTES:
                 self._spoil(recordings, life, f"a call streamed more than {MAX_CHUNK_BYTES >> 20} MiB")
             left = self.queue.put(seen, [recording.target for recording in recordings])
@@ -232,6 +238,46 @@ class Recorder:
         self._note_change(recording)
         return life
 
+    def note_start(self, agent: Agent, start: str | None, why_not: str | None = None, size: int = 0) -> None:
+        """Have an agent's present life name what it began with, or say why that isn't kept."""
+        for recording in self.active:
+            if (life := recording.lives.get(name_life(agent))) is not None:
+                life.start, life.no_files, life.file_bytes = start, why_not, size
+                self._note_change(recording)
+
+    def keeps_files(self, caller: Caller) -> bool:
+        """Whether a caller's present life has what it began with, so that what its commands change is kept, too."""
+        life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+        found = [recording.lives.get(life) for recording in recordings]
+        return any(one is not None and one.start is not None and one.lost is None for one in found)
+
+    def find_call(self, call: Call, caller: Caller) -> tuple[int | None, Sequence[Target]]:
+        """The first number of a call under way, None if it is none of its own, and what it will be written to."""
+        begun, (_, recordings) = self._calls.get(call), self._by_caller.get(caller.id) or self._find(caller)
+        return begun.number if begun is not None else None, [each.target for each in recordings]
+
+    def note_files(self, caller: Caller, call: Call, target: Target, paths: int, size: int) -> None:
+        """What a command has changed is kept: so many paths, and bytes."""
+        self._calls[call].files = paths
+        target.kept += size
+        life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+        for recording in recordings if paths else ():
+            if recording.target is target and (found := recording.lives.get(life)) is not None:
+                found.file_bytes += size
+                self._note_change(recording)
+
+    def lose_files(self, caller: Caller, why: str) -> None:
+        """What a command of the caller's has changed isn't kept, and from now on nothing is."""
+        life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+        for recording in recordings:
+            if (found := recording.lives.get(life)) is not None:
+                found.lost = found.lost or why
+                self._note_change(recording)
+
+    def list_starts(self) -> set[str]:
+        """What the lives of the active recordings name."""
+        return {life.start for recording in self.active for life in recording.manifest.lives if life.start}
+
     def _end_life(self, event: AgentExited) -> None:
         agent = self.registry.get(event.agent_id)
         self._by_caller.pop(event.agent_id, None)
@@ -313,7 +359,7 @@ class Recorder:
             self._prune.set()
 
     def _active_bytes(self) -> int:
-        return sum(recording.target.size for recording in self.active)
+        return sum(recording.target.size + recording.target.kept for recording in self.active)
 
     async def serve(self) -> None:
         """Remove what isn't kept whenever a recording has ended or grown, until cancelled."""
@@ -326,6 +372,7 @@ class Recorder:
             except OSError as error:
                 log.warning("old recordings can't be removed: %s", error.strerror)
                 continue
+            await self.pruned()
             self._looked_at = self._active_bytes()
             if total > self.settings.max_total and self.active:
                 largest = max(self.active, key=lambda recording: recording.target.size)

@@ -28,6 +28,7 @@ class Target:
     max_bytes: int
     rotates: bool = False
     size: int = 0  # bytes of its lines
+    kept: int = 0  # bytes of the files that commands have changed
     former: int = 0  # bytes of those in the former file
     cut: bool = False  # some were dropped
     begun: bool = False  # it is on disk

@@ -116,7 +116,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
         *contents.syscalls(s.line),
-        *replay.syscalls(s.replays, s.recordings, s.supervision, s.callers, s.max_payload),
+        *replay.syscalls(s.replays, s.recordings, s.supervision, s.callers, s.snapshots, s.max_payload),
         *approvals.syscalls(s.approvals),
         *overlays.syscalls(s.registry, s.snapshots.overlays, paces),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision, paces),

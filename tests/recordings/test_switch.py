@@ -9,7 +9,7 @@ import trio
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
-from agentos.recordings.format import Json
+from agentos.recordings.format import Json, Life
 from agentos.recordings.reader import RecordedCall
 from agentos.recordings.replay.agent import choose_name, describe_files, describe_replay
 from agentos.recordings.replay.life import LifeReplay
@@ -85,14 +85,16 @@ def test_an_edited_answer_keeps_what_is_not_given_and_all_others_are_as_recorded
 
 
 def test_what_the_live_part_does_not_find_is_said() -> None:
-    live, stopped = (list_losses(CALLS, Switch(9, live)) for live in (True, False))
+    bare, kept = Life("coder/1", "coder", 1.0), Life("coder/1", "coder", 1.0, start="empty")
+    live, stopped = (list_losses(CALLS, Switch(9, live), bare) for live in (True, False))
 
     assert live == [
-        "commands of EXEC that aren't run: 1; files that they changed aren't there",
+        "commands of EXEC that aren't run: 1; files that they changed aren't there: the recording has none of them",
         "answered and not done, so that the live part finds the state of today: STORE (1)",
     ]
     assert stopped == live[:1]
-    assert list_losses(CALLS, Switch(3, True)) == []
+    assert list_losses(CALLS, Switch(9, True), kept) == live[1:]
+    assert list_losses(CALLS, Switch(3, True), bare) == []
 
 
 def load(calls: list[RecordedCall], switch: Switch) -> LifeReplay:
@@ -199,10 +201,11 @@ def test_what_an_agent_asks_about_itself_is_about_the_fork(op: Op, request_: obj
 def test_a_fork_never_changes_the_directory_of_the_agent(
     workspace: str, is_fork: bool, empty: str | None, found: tuple[str, str], said: str
 ) -> None:
-    spec = describe_replay(AgentSpec(name="coder", command=["x"], workspace=workspace), None, is_fork, empty)
+    own = AgentSpec(name="coder", command=["x"], workspace=workspace)
+    spec = describe_replay(own, None, is_fork, empty)
 
     assert (spec.workspace, spec.workspace_mode, spec.record) == (*found, is_fork)
-    assert describe_files(spec, empty).startswith(f"the workspace {said}: ")
+    assert describe_files(own, is_fork) == f"the workspace {said}"
 
 
 def test_a_fork_has_the_first_free_name() -> None:

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 
 import trio
 from attrs import define, evolve, field
@@ -50,7 +51,14 @@ from .one_shot import OneShot
 
 log = logging.getLogger(__name__)
 
+KeepStart = Callable[[JailOwner, Workspace], Awaitable[bool]]
+"""Keeps what a life begins with, before its program starts; whether the workspace has to be prepared anew."""
+
 BUILD_DELAY = 0.02  # seconds from a program's start until the next jail is built ahead
+
+
+async def keep_nothing(agent: JailOwner, workspace: Workspace) -> bool:
+    return False
 
 
 @define(eq=False)
@@ -76,6 +84,7 @@ class Jails:
     probed: trio.Event = field(factory=trio.Event)
     found: str | None = None
     overlay: Finding | None = None  # whether a workspace can be one, once that was tried
+    keep_start: KeepStart = keep_nothing
     turns: Turns = field(factory=Turns)  # for fair reading of program output
     output_rate: OutputRate = field(factory=OutputRate)
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
@@ -169,8 +178,11 @@ class Jails:
                 await self._require_overlays()
             limits = layout.limits(spec)
             owner = HostIds(STORE_IDS[0], STORE_IDS[0]) if outer is not None and spec.user == "root" else outer
-            workspace = await self.workspaces.prepare(key, spec.workspace, limits, owner, spec.workspace_mode)
+            prepare = partial(self.workspaces.prepare, key, spec.workspace, limits, owner, spec.workspace_mode)
+            workspace = await prepare()
             undo.push_async_callback(self._release, agent, workspace)
+            if await self.keep_start(agent, workspace):
+                workspace = await prepare()
             _tell(agent, workspace.notices)
         parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace, image)
         undo.push_async_callback(remove_group, parts)

@@ -20,13 +20,14 @@ from agentos.recordings.reader import Recording
 from agentos.services.events import ReplayDiverged
 from agentos_sdk.errors import BadRequest, CallError, NotFound, Unavailable
 
+from .files import StartFiles
+from .keys import ScratchKeys
 from .life import LifeReplay
 from .progress import Progress, ReplayFailed
 
 SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
 KEEPER = ("sleep", "3660")  # longer than EXEC's longest command
 MAX_NAME = 54  # characters of a name that a suffix and a number follow
-NO_FILES = "the workspace {what}: the recording has no files, and what its commands changed isn't there"
 
 
 def choose_life(recording: Recording, wanted: str | None) -> Life:
@@ -41,11 +42,13 @@ def choose_life(recording: Recording, wanted: str | None) -> Life:
     return found[0]
 
 
-def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False, empty: str | None = None) -> AgentSpec:
+def describe_replay(
+    spec: AgentSpec, code: str | None, is_fork: bool = False, empty: str | None = None, start: str | None = None
+) -> AgentSpec:
     """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
 
     A fork, which goes on live, is recorded in its turn; a number may be added to its name. Its files are an overlay of
-    the agent's directory, or of the directory ``empty`` if that is given.
+    the directory ``start`` that the life began with; else a fork has one of the agent's, or of ``empty`` if given.
     Raises ``BadRequest`` if its network can't be shut.
     """
     if not spec.jailed or spec.network == "host":
@@ -54,8 +57,8 @@ def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False, em
     script = spec.script
     if code is not None and script is not None:
         script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
-    base = empty
-    if is_fork and spec.workspace not in KINDS:
+    base = start or empty
+    if start is None and is_fork and spec.workspace not in KINDS:
         base = spec.workspace
     return replace(
         spec.as_spawned(spec.name[:MAX_NAME] + (FORK_SUFFIX if is_fork else SUFFIX)),
@@ -76,11 +79,14 @@ def choose_name(spec: AgentSpec, is_taken: Callable[[str], bool]) -> AgentSpec:
     return replace(spec, name=next(name for name in itertools.chain([spec.name], numbered) if not is_taken(name)))
 
 
-def describe_files(spec: AgentSpec, empty: str | None) -> str:
-    """What the workspace of a replay has, as a note."""
-    has_none = spec.workspace in ("tmp", empty)
-    what = "was empty at the begin" if has_none else f"is an overlay of {spec.workspace} as it is now"
-    return NO_FILES.format(what=what)
+def describe_files(spec: AgentSpec, is_fork: bool) -> str:
+    """What the workspace of a replay has that begins without the recorded files."""
+    own = is_fork and spec.workspace not in KINDS
+    return (
+        f"the workspace is an overlay of {spec.workspace} as it is now"
+        if own
+        else "the workspace was empty at the begin"
+    )
 
 
 def find_spec(registry: Registry, name: str) -> AgentSpec:
@@ -93,7 +99,10 @@ def find_spec(registry: Registry, name: str) -> AgentSpec:
 
 @define(eq=False)
 class AgentReplay:
-    """A :class:`~.progress.Replay` of one life, started for ``caller``."""
+    """A :class:`~.progress.Replay` of one life, started for ``caller``.
+
+    Without ``files`` the agent's workspace is used as it is found, without ``keys`` its private keys.
+    """
 
     supervision: Supervision
     callers: Callers
@@ -102,6 +111,8 @@ class AgentReplay:
     caller: Caller
     flush: Callable[[], Awaitable[None]]  # returns when what was recorded has been written
     hold: bool = False  # its jail is there again after its end
+    files: StartFiles | None = None
+    keys: ScratchKeys | None = None
 
     @property
     def name(self) -> str:
@@ -120,6 +131,9 @@ class AgentReplay:
         if self.callers.registry.is_taken(name):
             raise ReplayFailed(f"there is an agent {name} already")
         agent: Agent | None = None
+        given = [one for one in (self.files, self.keys) if one is not None]
+        for one in given:
+            await one.begin(name)
         self.callers.standing_in[name] = life
         try:
             try:
@@ -140,6 +154,8 @@ class AgentReplay:
                 if agent is not None and agent.recording is not None:
                     await self.flush()
                     life.progress.recording = agent.recording
+                for one in given:
+                    await one.end(name)
         end = agent.end if agent is not None and not life.over.is_set() else None
         life.judge(end.reason if end is not None else None)
         if self.hold and end is not None and life.progress.divergence is None:

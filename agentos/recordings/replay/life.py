@@ -9,7 +9,7 @@
 # a crash goes live when all that has an answer was made again. docs/decisions/0112.
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -42,6 +42,8 @@ UNREAD = frozenset({"bad_request", "too_large", "unknown_call"})  # codes of cal
 WITHOUT_RIGHTS = frozenset({"RECV", "ACK", "REGISTER", "ASYNC_POLL"})  # they are, too, where rules refuse them
 APPROVED = Decision("allow", "the recording", "a person had decided in the recorded life")
 
+PutFiles = Callable[[Call, RecordedCall], Awaitable[Sequence[Difference]]]
+"""Makes in an agent's files what a recorded command has changed; returns what could not be made."""
 Do = Callable[[Any], Any] | None
 
 
@@ -66,7 +68,9 @@ class LifeReplay:
     recorded_end: str | None = None
     switch: Switch = field(factory=Switch)
     give_rights: Callable[[Caller, "LifeReplay", bool], None] = field(default=lambda caller, life, whole: None)
-    repeats_files: bool = True  # WRITE and READ are done again in its files, which began empty
+    put_files: PutFiles | None = None
+    deliver: Callable[[Caller], None] | None = None  # what waited in its mailbox; once, before the first live call
+    repeats_files: bool = True  # WRITE and READ are done again in its files, which are those that it began with
     live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
     progress: Progress = field(factory=Progress)
@@ -122,6 +126,8 @@ class LifeReplay:
         assert recorded.reply is not None, "a call without a reply waits"
         if self.repeats_files and do is not None and op in (Op.READ, Op.WRITE):
             await self._compare_file(op, call, do, recorded.reply)
+        if self.put_files is not None and recorded.files:
+            self._add_drift(await self.put_files(call, recorded))
         for chunk in recorded.chunks:
             await call.send(write_body(chunk))
         self._look()
@@ -209,6 +215,9 @@ class LifeReplay:
     def go_on(self, caller: Caller) -> None:
         """A call of ``caller`` is done live, with its own rights from now on."""
         self.give_rights(caller, self, not self.left)
+        deliver, self.deliver = self.deliver, None
+        if deliver is not None:
+            deliver(caller)
 
     def _add_drift(self, found: Sequence[Difference]) -> None:
         room = MAX_DRIFT - len(self.progress.drift)

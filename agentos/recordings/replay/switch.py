@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from agentos.recordings.format import Json
+from agentos.recordings.format import Json, Life
 from agentos.recordings.reader import RecordedCall
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec
@@ -18,6 +18,7 @@ UNANSWERED: Json = {"success": True, "content": "", "tokens": 0, "usage": {}, "f
                     "tool_calls": [], "queued_ms": 0.0, "latency_ms": 0.0}  # fmt: skip
 OF_THOUGHT = frozenset(field.name for field in Thought.__attrs_attrs__)  # type: ignore[attr-defined]
 EDITABLE = frozenset({"content", "tool_calls", "finish_reason", "usage", "tokens", "model"})
+OF_KEYS = frozenset({"STORE", "FETCH", "DELETE"})
 EFFECTS = frozenset({"STORE", "DELETE", "SEND", "BROADCAST", "SPAWN", "HTTP", "TOOL_CALL", "EMIT"})
 
 
@@ -85,12 +86,19 @@ def edit_answer(call: RecordedCall, reply: Mapping[str, Any], where: str) -> Rec
     return attrs.evolve(call, reply=made, chunks=chunks)
 
 
-def list_losses(calls: Sequence[RecordedCall], switch: Switch) -> Sequence[str]:
+def is_of_own_key(call: RecordedCall) -> bool:
+    """Whether a call is about a private key, which the live part finds as it was."""
+    return call.call in OF_KEYS and "agent" in (call.request.get("scope"), (call.reply or {}).get("scope"))
+
+
+def list_losses(calls: Sequence[RecordedCall], switch: Switch, life: Life) -> Sequence[str]:
     """What the live part doesn't find as it was, in sentences."""
-    done = [call.call for call in calls if switch.is_before(call) and call.reply and call.reply.get("success") is True]
-    commands = done.count("EXEC")
-    found = [f"commands of EXEC that aren't run: {commands}; files that they changed aren't there"] if commands else []
-    effects = Counter(name for name in done if name in EFFECTS)
+    done = [call for call in calls if switch.is_before(call) and call.reply and call.reply.get("success") is True]
+    commands = sum(call.call == "EXEC" for call in done)
+    why = life.lost or ("the recording has none of them" if life.start is None else None)
+    found = [f"commands of EXEC that aren't run: {commands}; files that they changed aren't there: {why}"]
+    found = found if commands and why else []
+    effects = Counter(call.call for call in done if call.call in EFFECTS and not is_of_own_key(call))
     if switch.live and effects:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(effects.items()))
         found.append(f"answered and not done, so that the live part finds the state of today: {named}")

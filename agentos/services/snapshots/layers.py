@@ -206,15 +206,20 @@ def _copy_file(here: int, there: int, name: str, found: os.stat_result) -> None:
     target = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=there)
     try:
         with beneath.open_file(here, name) as source:
-            try:
-                fcntl.ioctl(target, _FICLONE, source)
-            except OSError as error:
-                if error.errno not in _NO_CLONE:
-                    raise
-                beneath.copy(source, target)
+            copy_content(source, target)
             _finish(target, found, _read_xattrs(source))
     finally:
         os.close(target)
+
+
+def copy_content(source: int, target: int) -> None:
+    """Copy a file into an empty one; on a file system with reflinks they share their blocks."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError as error:
+        if error.errno not in _NO_CLONE:
+            raise
+        beneath.copy(source, target)
 
 
 def _read_xattrs(fd: int) -> dict[str, bytes]:

@@ -15,12 +15,13 @@ from contextlib import AbstractAsyncContextManager
 import trio
 from attrs import define
 
+from agentos.services.state.copies import KeptKey
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import QuotaExceeded, Unavailable
 
-from .kept import Kept
+from .kept import Kept, read_keys
 from .overlays import NoOverlay, Overlays
-from .store import MAX_DEPTH, BadLayer, Record, Snapshot
+from .store import MAX_DEPTH, BadLayer, Record, Snapshot, drop_layers
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,7 @@ LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 LABEL_RULE = "1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not start"
 START = "start"  # the moment before all that an agent has changed
 MAX_SNAPSHOTS = 1000  # of one agent
+OF_RECORDING = "recording of "  # begins the origin of an overlay in which a recorded life is lived again
 MAX_BY_AGENTS = 16  # of these, taken by agents: each may have a copy of all that the agent has changed
 
 HoldStill = Callable[[], AbstractAsyncContextManager[bool]]
@@ -49,9 +51,17 @@ class Snapshots:
         self.overlays.give_back = self._give_back
 
     async def take(
-        self, name: str, account: str, label: str, hold_still: HoldStill, by_agent: bool = False
+        self,
+        name: str,
+        account: str,
+        label: str,
+        hold_still: HoldStill,
+        by_agent: bool = False,
+        recorded: bool = False,
     ) -> Snapshot:
         """Keep what an agent is now. ``account`` is whose keys are its private ones; ``by_agent``: an agent asks.
+
+        One that is ``recorded`` belongs to a recording, and counts for no bound of the agent's.
 
         Raises ``QuotaExceeded``, :class:`Taken`, :class:`NoOverlay`, :class:`BadLayer`, ``OSError``, ``Unavailable``,
         or what ``hold_still`` does; then there is no snapshot.
@@ -75,6 +85,7 @@ class Snapshots:
                     parent=record.snapshot,
                     account=account,
                     by_agent=by_agent,
+                    recorded=recorded,
                 )
                 return await run_in_thread(self._finish, made, kept)
             except BaseException:
@@ -83,10 +94,13 @@ class Snapshots:
                     await self.forget_lost()
                 raise
 
-    async def list(self, name: str | None = None) -> Sequence[Snapshot]:
-        """The snapshots of an agent, or all, the oldest first. Raises :class:`BadLayer`."""
+    async def list(self, name: str | None = None, *, recorded: bool = False) -> Sequence[Snapshot]:
+        """The snapshots of an agent, or all, the oldest first: those of recordings, or else the others.
+
+        Raises :class:`BadLayer`.
+        """
         found = await run_in_thread(self.overlays.store.list_snapshots)
-        return [one for one in found if name is None or one.name == name]
+        return [one for one in found if name in (None, one.name) and one.recorded is recorded]
 
     async def find(self, name: str, moment: str) -> Snapshot:
         """An agent's snapshot by label or id; :class:`NoOverlay` if it has none of that, :class:`BadLayer`."""
@@ -141,6 +155,23 @@ class Snapshots:
             await run_in_thread(self.overlays.store.forget, name)
         await self.kept.state.replace(account, [], limited=False)
 
+    async def begin_scratch(self, snapshot: Snapshot, name: str) -> None:
+        """Have an agent that hasn't begun work above a snapshot, for a recorded life that is lived again.
+
+        What a former one of this name has left is removed. Raises as :meth:`begin_fork` does.
+        """
+        async with self.overlays.lock(name):
+            await run_in_thread(self._begin_scratch, snapshot, name)
+
+    async def read_keys(self, snapshot: Snapshot) -> Sequence[KeptKey]:
+        """The private keys that a snapshot has. Raises ``OSError``."""
+        return await run_in_thread(read_keys, self.overlays.store, snapshot)
+
+    async def end_scratch(self, name: str) -> None:
+        """Remove what :meth:`begin_scratch` has made, and the agent has changed. Raises ``OSError``, ``BadLayer``."""
+        async with self.overlays.lock(name):
+            await run_in_thread(self._end_scratch, name)
+
     async def check(self, snapshot: Snapshot, directory: str) -> None:
         """Raise :class:`BadLayer` unless a snapshot can be used over this directory."""
         if snapshot.directory != directory:
@@ -165,7 +196,7 @@ class Snapshots:
         store, record = self.overlays.store, self.overlays.require(name)
         if record.discarded or record.returning:
             raise BadLayer(f"{name} is being rolled back: take a snapshot when it has started again")
-        own = [one for one in store.list_snapshots() if one.name == name]
+        own = [one for one in store.list_snapshots() if one.name == name and not one.recorded]
         if label and any(label in (one.label, one.id) for one in own):
             raise Taken(f"label: {name}@{label} exists: choose another, or remove it (`agentos snapshots --remove`)")
         if len(own) >= MAX_SNAPSHOTS:
@@ -209,9 +240,10 @@ class Snapshots:
         with store.references:
             store.add_snapshot(made, kept)
             store.making -= {made.id, *made.layers}
-        record = self.overlays.require(made.name)
-        record.snapshot = made.id
-        store.save(made.name, record)
+        if not made.recorded:
+            record = self.overlays.require(made.name)
+            record.snapshot = made.id
+            store.save(made.name, record)
         return made
 
     def _abandon(self, name: str, number: str) -> None:
@@ -246,6 +278,19 @@ class Snapshots:
                     forked_from=moment,
                 ),
             )
+
+    def _begin_scratch(self, snapshot: Snapshot, name: str) -> None:
+        record = self.overlays.store.load(name)
+        if record is not None and not record.discarded and not record.forked_from.startswith(OF_RECORDING):
+            raise Taken(f"{name} has changes of a former agent: apply or discard them (`agentos diff {name}`)")
+        self._end_scratch(name)
+        self._begin_fork(snapshot, name, f"{OF_RECORDING}{snapshot.address}")
+
+    def _end_scratch(self, name: str) -> None:
+        store = self.overlays.store
+        if (record := store.load(name)) is not None:
+            drop_layers(store, name, record)
+            store.forget_unless_named(name)
 
     def _begin_return(self, snapshot: Snapshot) -> None:
         store, record = self.overlays.store, self.overlays.require(snapshot.name)

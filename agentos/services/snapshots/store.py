@@ -85,7 +85,8 @@ class Snapshot(Struct):
 
     ``name`` is the agent's lineage, ``at`` seconds since the epoch, ``parent`` the id of the snapshot before it.
     ``since`` and ``stamps`` are those of the agent's record. ``account`` is whose keys went along. ``bytes`` and
-    ``paths`` are those of the layer that was sealed for it. ``by_agent``: another caller than the operator took it.
+    ``paths`` are those of the layer that was sealed for it. ``by_agent``: another caller than the operator took it;
+    ``recorded``: a recording names it, and it is listed for nothing else.
     """
 
     id: str
@@ -102,6 +103,7 @@ class Snapshot(Struct):
     bytes: int = 0
     paths: int = 0
     by_agent: bool = False
+    recorded: bool = False
 
     @property
     def address(self) -> str:

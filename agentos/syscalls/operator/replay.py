@@ -1,7 +1,9 @@
 """Handlers of REPLAY_START, REPLAY_STATUS and REPLAY_STOP."""
 
 import os
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -14,6 +16,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
+from agentos.recordings.commands import CommandFiles
 from agentos.recordings.format import NAME, Life
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
@@ -26,11 +29,15 @@ from agentos.recordings.replay.agent import (
     describe_replay,
     find_spec,
 )
+from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
+from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
+from agentos.recordings.replay.letters import find_letters
 from agentos.recordings.replay.life import LifeReplay, load_calls
 from agentos.recordings.replay.progress import Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
-from agentos.recordings.replay.switch import list_losses, plan_switch
+from agentos.recordings.replay.switch import is_of_own_key, list_losses, plan_switch
 from agentos.recordings.replay.text import TextReplay, read_entries
+from agentos.services.snapshots.snapshots import Snapshots
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import replay as calls
 from agentos_sdk.errors import BadRequest, Unavailable
@@ -49,6 +56,7 @@ class ReplayCalls:
     recorder: Recorder
     supervision: Supervision
     callers: Callers
+    snapshots: Snapshots
 
     async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> Prepared:
         texts = {"recording": request.recording, "recording_data": request.recording_data}
@@ -90,20 +98,31 @@ class ReplayCalls:
         switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
         if request.hold is not None and not switch.live:
             raise BadRequest('hold: expected only with then = "live"')
-        overlays = self.supervision.deps.jails.workspaces.overlays
+        spec = find_spec(self.callers.registry, life.agent)
+        start, notes = await find_start(self.snapshots, life, describe_files(spec, switch.live))
+        overlays = self.snapshots.overlays
         empty = await run_in_thread(overlays.make_empty) if request.hold else None
-        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, switch.live, empty)
+        spec = describe_replay(spec, code, switch.live, empty, start.directory if start is not None else None)
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
+        told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
-        told.progress.notes += [describe_files(spec, empty), *list_losses(found, switch)]
+        told.progress.notes += [*notes, *list_losses(found, switch, life)]
+        keys = None
         if switch.live:
+            letters = find_letters(found, switch)
+            told.deliver = partial(letters.put, self.callers.mail)
+            told.progress.notes += letters.notes
+            kept = await self.snapshots.read_keys(start) if start is not None else []
+            keys = ScratchKeys(self.snapshots.kept.state, build_keys(kept, found, switch, time.time()))
+            told.progress.notes += [ONLY_SHOWN] if start is None and any(map(is_of_own_key, found)) else []
             left = await run_in_thread(overlays.store.list_names)  # files of former forks
             # Nothing is awaited from here on until it runs.
             spec = choose_name(spec, lambda name: name in left or self._is_taken(name))
-        hold = bool(request.hold)
-        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, hold)
+        files = StartFiles(self.snapshots, start, switch.live) if start is not None else None
+        hold, flush = bool(request.hold), self.recorder.queue.flush
+        return AgentReplay(self.supervision, self.callers, spec, told, caller, flush, hold, files, keys)
 
     def _is_taken(self, name: str) -> bool:
         return self.callers.registry.is_taken(name) or self.replays.is_known(name)
@@ -145,9 +164,14 @@ def _read(path: Path, agent: str | None) -> tuple[Recording, Life, Sequence[Reco
 
 
 def syscalls(
-    replays: Replays, recorder: Recorder, supervision: Supervision, callers: Callers, max_payload: int
+    replays: Replays,
+    recorder: Recorder,
+    supervision: Supervision,
+    callers: Callers,
+    snapshots: Snapshots,
+    max_payload: int,
 ) -> tuple[Syscall, ...]:
-    handlers = ReplayCalls(replays, recorder, supervision, callers)
+    handlers = ReplayCalls(replays, recorder, supervision, callers, snapshots)
     return (
         Syscall(
             Op.REPLAY_START,

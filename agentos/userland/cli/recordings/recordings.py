@@ -133,6 +133,8 @@ def list_lives(recording: Recording) -> list[dict[str, object]]:
             "failed": life.failed,
             "replayable": life.replayable,
             "reason": life.reason,
+            "start": life.start,
+            "no_files": life.no_files,
         }
         for life in recording.manifest.lives
     ]
@@ -167,6 +169,8 @@ def show_recording(recording: Recording, wanted: str | None, most: int, contents
     click.echo(printable(f"{manifest.name}: {life.life} from {format_time(life.began)}{lasted}: {end}"))
     if not life.replayable or manifest.reason is not None:
         click.echo(printable(f"can't be replayed: {life.reason or manifest.reason}"))
+    if life.replayable and life.no_files is not None:
+        click.echo(printable(f"can be replayed without its files: {life.no_files}"))
     end_at = max([0.0, *(call.start + (call.duration or 0.0) for call in calls)])
     scale = Scale(calls[0].start if found.left_out else 0.0, end_at)
     width = table_width()

@@ -1,0 +1,59 @@
+"""The messages that waited in a recorded life's mailbox at a call, for an agent that goes on live from there."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from attrs import frozen
+
+from agentos.kernel.caller import Caller
+from agentos.recordings.format import Json, encode_line
+from agentos.recordings.reader import RecordedCall
+from agentos.services.mail.mailbox import Message
+from agentos.services.mail.mailboxes import Mailboxes
+
+from .switch import Switch
+
+TYPES = {"id": int, "from_id": int, "from_name": str, "from_kind": str, "sent_at": float}  # that are used of a message
+
+
+@frozen
+class Letters:
+    """Those that waited at the moment ``at``, in seconds since the epoch. ``later`` were sent after it."""
+
+    at: float
+    waiting: Sequence[Json]
+    later: int
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What isn't delivered, in sentences."""
+        return [f"messages that were sent later, which aren't delivered: {self.later}"] if self.later else []
+
+    def put(self, mail: Mailboxes, caller: Caller) -> None:
+        """Deliver those that waited, with new ids; ``Busy`` if the mailbox is full."""
+        box = mail.by_id(caller.id)
+        for one in self.waiting:
+            born = time.monotonic() - max(self.at - one["sent_at"], 0.0)
+            kind, body = one["from_kind"], encode_line(one["message"])
+            box.put(Message(one["from_id"], one["from_name"], kind, body, one["sent_at"], born, next(mail.numbers)))
+
+
+def find_letters(calls: Sequence[RecordedCall], switch: Switch) -> Letters:
+    """What a life has received after the last call that is answered, and was sent before it.
+
+    What it never received isn't in its recording; what it held by a lease it has already.
+    """
+    at = min((call.at for call in calls if not switch.is_before(call)), default=0.0)
+    had = {one["id"] for call in calls if switch.is_before(call) for one in _list_messages(call)}
+    found = {one["id"]: one for call in calls if not switch.is_before(call) for one in _list_messages(call)}
+    new = [found[number] for number in sorted(found) if number not in had]
+    waiting = [one for one in new if one["sent_at"] <= at]
+    return Letters(at, waiting, len(new) - len(waiting))
+
+
+def _list_messages(call: RecordedCall) -> Iterator[Json]:
+    """The messages in a reply of RECV that are what the kernel writes; a recording may have others."""
+    found = (call.reply or {}).get("messages") if call.call == "RECV" else None
+    for one in found if isinstance(found, list) else ():
+        if isinstance(one, dict) and "message" in one and all(isinstance(one.get(key), TYPES[key]) for key in TYPES):
+            yield one

@@ -1,0 +1,51 @@
+"""A fork begins with the messages that waited in the mailbox at its call: each once, none that came later."""
+
+from typing import Any
+
+from agentos.kernel.caller import Caller
+from agentos.kernel.table import Table
+from agentos.recordings.format import Json
+from agentos.recordings.reader import RecordedCall
+from agentos.recordings.replay.letters import find_letters
+from agentos.recordings.replay.life import LifeReplay
+from agentos.recordings.replay.switch import Switch
+from agentos.services.mail.mailboxes import Mailboxes
+from tests.support.rights import Grants, Notebook
+
+
+def letter(number: int, sent_at: float, **changed: Any) -> Json:
+    made = {"id": number, "attempt": 1, "from_id": 5, "from": 5, "from_name": "boss", "from_kind": "agent"}
+    return {**made, "message": {"n": number}, "sent_at": sent_at, "age_ms": 3, **changed}
+
+
+def recv(begin: int, at: float, *messages: Any) -> RecordedCall:
+    reply = {"success": True, "count": len(messages), "messages": [*messages]}
+    return RecordedCall(begin, begin + 1, "coder/1", "RECV", at, 1.0, {}, reply)
+
+
+CALLS = [
+    recv(1, 1000.0, letter(1, 999.0), letter(2, 999.5)),
+    recv(3, 1010.0, letter(2, 999.5, attempt=2), letter(4, 1005.0), letter(3, 1001.0)),
+    recv(5, 1020.0, letter(5, 1004.0), letter(6, 1015.0), letter(7, 1.0, from_kind=3), "no message"),
+]
+
+
+def deliver(until: int) -> tuple[list[bytes], list[str]]:
+    """What is in the mailbox of an agent that goes live at this call, after two live calls; and the notes."""
+    mail, letters = Mailboxes(), find_letters(CALLS, Switch(until, True))
+    mail.open(9, "coder-fork")
+    life = LifeReplay(1, "coder", "coder/1", lambda data: data, switch=Switch(until, True))
+    life.deliver = lambda caller: letters.put(mail, caller)
+    for _ in range(2):
+        life.go_on(Caller(9, "agent", "coder-fork", Table([]), Grants(), Notebook()))
+    box = mail.by_id(9)
+    assert all((one.from_id, one.from_name, one.from_kind) == (5, "boss", "agent") for one in box.messages)
+    return [one.body for one in box.messages], [*letters.notes]
+
+
+def test_each_message_that_waited_is_delivered_once() -> None:
+    later = "messages that were sent later, which aren't delivered: {}".format
+    assert deliver(1) == ([b'{"n":1}', b'{"n":2}'], [later(4)])
+    assert deliver(3) == ([b'{"n":3}', b'{"n":4}', b'{"n":5}'], [later(1)])
+    assert deliver(5) == ([b'{"n":5}', b'{"n":6}'], [])
+    assert deliver(6) == ([], [])

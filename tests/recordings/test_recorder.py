@@ -286,7 +286,7 @@ async def test_a_recording_that_is_removed_ends(tmp_path: Path) -> None:
 async def test_a_flush_during_the_last_write_ends_with_it(tmp_path: Path) -> None:
     async with recording(tmp_path) as (recorder, active), trio.open_nursery() as nursery:
         nursery.start_soon(recorder.queue.flush)
-        while not recorder.queue._writing:
+        while recorder.queue._under_way is None:
             await trio.lowlevel.checkpoint()
 
         with trio.fail_after(PATIENCE):

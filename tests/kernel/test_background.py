@@ -11,7 +11,7 @@ from attrs import frozen
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.kernel import background as module
-from agentos.kernel.background import KEEP_SECONDS, MAX_CALLS, MAX_HELD_BYTES, MAX_TAKEN_BYTES, Background
+from agentos.kernel.background import KEEP_SECONDS, MAX_CALLS, MAX_HELD_BYTES, MAX_ID_CHARS, MAX_TAKEN_BYTES, Background
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.syscall import Syscall
@@ -193,6 +193,13 @@ async def test_held_replies_count_towards_their_callers_allowance_until_they_are
         await trio.sleep(1)
         one.background.drop(1)
         assert one.caller.allowance.replies == 0
+
+
+async def test_an_id_has_at_most_so_many_characters() -> None:
+    async with clients() as client:
+        assert (await client(1).start(request_id="a" * MAX_ID_CHARS))["success"]
+        refused = await client(1).start(request_id="a" * (MAX_ID_CHARS + 1))
+        assert f"at most {MAX_ID_CHARS} characters" in refused["error"]
 
 
 async def test_a_reply_is_kept_for_ten_minutes_and_no_longer(autojump_clock: MockClock) -> None:

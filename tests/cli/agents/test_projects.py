@@ -17,7 +17,9 @@ import pytest
 from agentos.sandbox.host_ids import FIRST_ID
 from agentos_sdk import AgentOSClient, ConnectionFailed, default_socket
 from agentos_sdk.project import default_project_socket, find_project, list_kernels, project_id
+from tests.support import fork_server
 from tests.support.commands import run_agentos
+from tests.support.fork_server import Forked
 from tests.support.kernel import environment, until
 from tests.support.wire import PATIENCE
 
@@ -32,7 +34,7 @@ class Desk:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.env = environment(place)
-        self.kernels: list[subprocess.Popen[str]] = []
+        self.kernels: list[Forked] = []
         self.said: dict[int, list[str]] = {}  # until it was ready, by pid
 
     def project(self, name: str, text: str = "[kernel]\n", file: str = "agentos.toml") -> Path:
@@ -41,27 +43,19 @@ class Desk:
         (directory / file).write_text(text)
         return directory
 
-    def popen(self, directory: Path, *words: str, **env: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "agentos", *words],
-            cwd=directory,
-            env=self.env | env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(self, directory: Path, *words: str, **env: str) -> Forked:
+        return fork_server.shared().start_kernel(words, str(directory), self.env | env)
 
     def type(self, directory: Path, *words: str, **env: str) -> tuple[int, str]:
         """Exit status of a command, and all that it printed."""
         done = run_agentos(words, directory, self.env | env)
         return done.returncode, done.stdout + done.stderr
 
-    def run(self, directory: Path, *words: str, **env: str) -> subprocess.Popen[str]:
+    def run(self, directory: Path, *words: str, **env: str) -> Forked:
         """A kernel that is ready; root's state is kept away from the host's."""
         if ROOT and "--state-dir" not in words:
             words = (*words, "--state-dir", str(directory / "state"))
-        kernel = self.popen(directory, "run", *words, **env)
+        kernel = self.start(directory, "run", *words, **env)
         self.kernels.append(kernel)
         assert kernel.stdout is not None
         said = self.said[kernel.pid] = []
@@ -76,18 +70,26 @@ class Desk:
         assert status == 0, printed
         return [agent["name"] for agent in json.loads(printed)]
 
-    def stop(self, kernel: subprocess.Popen[str]) -> str:
+    def stop(self, kernel: Forked) -> str:
         """End a kernel; all that it printed until it was ready."""
         self.kernels.remove(kernel)
-        kernel.terminate()
-        kernel.communicate(timeout=PATIENCE)
+        end(kernel)
         return "".join(self.said[kernel.pid])
 
     def close(self) -> None:
         for kernel in self.kernels:
             kernel.terminate()
         for kernel in self.kernels:
-            kernel.communicate(timeout=PATIENCE)
+            end(kernel)
+
+
+def end(kernel: Forked) -> None:
+    """End a kernel, and read what it still prints."""
+    kernel.terminate()
+    assert kernel.stdout is not None
+    with kernel.stdout:
+        kernel.stdout.read()
+    kernel.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -374,7 +376,7 @@ def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:
     (desk.place / "agentos").write_text("a file is in the way")
     directory = desk.project("shop", "")
 
-    kernel = desk.popen(directory, "run", "--socket", str(directory / "s"), "--state-dir", str(directory / "state"))
+    kernel = desk.start(directory, "run", "--socket", str(directory / "s"), "--state-dir", str(directory / "state"))
     desk.kernels.append(kernel)
     assert kernel.stdout is not None
     line = kernel.stdout.readline()

@@ -125,7 +125,8 @@ def test_a_wrong_configuration_is_not_installed(project: Path) -> None:
 
 
 def test_a_system_service_takes_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    ordinary = os.geteuid() or 1000  # an ordinary user's own file stays its own
+    monkeypatch.setattr(os, "geteuid", lambda: ordinary)
 
     refused = install()
 

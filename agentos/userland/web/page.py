@@ -78,9 +78,12 @@ class RawStream(Stream[bytes]):
 
     def __init__(self, kernel: Kernel, op: Op, body: bytes) -> None:
         super().__init__(kernel, {})
-        self.op = op
-        self._encoded = body
+        self._op, self._encoded = op, body
         self.reply = b""
+
+    @property
+    def op(self) -> Op:
+        return self._op
 
     async def _body(self) -> bytes:
         return self._encoded

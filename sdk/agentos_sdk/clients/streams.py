@@ -13,6 +13,7 @@ from agentos_sdk.calls import agents, events, host, http, think
 from agentos_sdk.calls.operator import archives, permissions
 from agentos_sdk.calls.request import Request
 from agentos_sdk.encoding import codec
+from agentos_sdk.opcodes import Op
 
 from .question import question
 
@@ -43,6 +44,10 @@ class Stream(Generic[Piece]):
         self._fields = {name: value for name, value in fields.items() if value is not None}
         self._started: tuple[int, Pending] | None = None
         self._is_done = False
+
+    @property
+    def op(self) -> Op:
+        return self.request.op
 
     async def __aenter__(self) -> "Self":
         await self._begin()
@@ -76,7 +81,7 @@ class Stream(Generic[Piece]):
     async def _begin(self) -> "Pending":
         if self._started is None:
             number, pending = self._started = await self._kernel._begin(
-                self.request.op, await self._body(), deque(), self._max_unread
+                self.op, await self._body(), deque(), self._max_unread
             )
             end = partial(self._kernel._end, number, pending)
             self._finalizer = weakref.finalize(self, _schedule, trio.lowlevel.current_trio_token(), end)

@@ -360,7 +360,7 @@ def test_events_are_of_a_chosen_time_which_may_begin_before_what_a_page_has(open
 
 
 def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) -> None:
-    page = open_page("agents")
+    page = open_page("agents?sort=name")
     rows = [{"id": 1000 + n, "name": f"w-{n}", "state": "running", "supervisor": "root"} for n in range(5000)]
 
     page.evaluate(

@@ -5,6 +5,8 @@ import io
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -226,6 +228,7 @@ REFUSED = {
     "another machine's": ("FROM --platform=linux/mips base-1", "line 1: FROM: --platform=linux/mips isn't supported"),
     "a link out of it": ("FROM base-1\nCOPY out /x", "line 2: COPY: out: No such file or directory"),
     "a link out of it on the way": ("FROM base-1\nCOPY host/passwd /x", "line 2: COPY: host/passwd: No such file"),
+    "a pattern that is none": ("FROM base-1\nRUN x\nCOPY [z-a] /x", "line 3: COPY: [z-a]: bad character range z-a"),
     "a FIFO": ("FROM base-1\nCOPY fifo /x", "line 2: COPY: fifo is a device, a FIFO or a socket"),
     "a socket in a directory": ("FROM base-1\nCOPY odd /x", "line 2: COPY: odd/socket is a device, a FIFO or a socket"),
     "a file of any size": ("FROM base-1\nCOPY huge /x", "line 2: COPY: huge: with it more than"),
@@ -281,10 +284,31 @@ def test_what_cannot_be_built_is_refused_with_its_line_and_nothing_is_run_or_lef
         ("a[bc]d?", "abdx", True),
         ("a[^b]d", "abd", False),
         ("# x\n\n", "# x", False),
+        ("a**/**/*b*c", "ax/y/zb1c/d", True),
+        ("**/a*c/**/**/e", "x/abc/d/e", True),
+        ("**/a*c/**/e", "x/ab/c/e", False),
+        ("[&&~~]", "&", True),
+        ("[^a-c]x", "/x", False),
+        ("*a[b", "aa[b", True),
     ],
 )
 def test_the_last_rule_that_matches_a_path_or_one_above_it_decides(rules: str, path: str, hidden: bool) -> None:
     assert Ignore(rules).hides(path) is hidden
+
+
+HOSTILE = ["*a" * 40 + "b", "**a" * 40 + "b", "**/a*/" * 20 + "*b", "*?" * 100 + "b", "**/" * 60 + "b"]
+
+
+@pytest.mark.parametrize("pattern", HOSTILE)
+def test_no_pattern_takes_exponential_time(pattern: str) -> None:
+    """Linux ends it after 20 seconds of a processor."""
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "from agentos.images.building.context import Ignore\n"
+        "paths = 'a' * 255, 'a' * 4000, 'a/' * 2000, 'aaaaaaa/' * 400\n"
+        "assert not any(map(Ignore(sys.argv[1]).hides, paths))"
+    )
+    assert subprocess.run([sys.executable, "-W", "error", "-c", program, pattern], check=False).returncode == 0
 
 
 def test_steps_that_were_not_used_lately_are_removed_with_their_trees(store: Images, tmp_path: Path) -> None:

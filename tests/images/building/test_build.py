@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agentos.images.building.build import Build, Options
@@ -309,6 +310,21 @@ def test_no_pattern_takes_exponential_time(pattern: str) -> None:
         "assert not any(map(Ignore(sys.argv[1]).hides, paths))"
     )
     assert subprocess.run([sys.executable, "-W", "error", "-c", program, pattern], check=False).returncode == 0
+
+
+def test_the_files_of_a_jail_stay_when_its_build_was_killed(store: Images, tmp_path: Path) -> None:
+    with store.make() as new:
+        for directory in ("upper", "upper/tree"):
+            (new.root.parent / directory).mkdir()
+        record = msgspec.structs.replace(store.find("base-1"), name="build-1", tree=new.id, building=True)
+        store.name(record)
+        jail = store.open("build-1")
+
+    assert (new.root.parent / "upper" / "tree").is_dir()
+
+    jail.close()
+    store.collect()
+    assert not new.root.parent.exists()
 
 
 def test_steps_that_were_not_used_lately_are_removed_with_their_trees(store: Images, tmp_path: Path) -> None:

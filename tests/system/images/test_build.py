@@ -224,7 +224,11 @@ def test_a_build_that_is_killed_leaves_nothing_to_the_next_one(builder: Kernel, 
 
     until(lambda: running_agents(builder) == ["idle"], "its program ends")
 
-    until(lambda: Images(builder.state_dir).collect() or not [*trees.glob("*/upper")], "its files are free")
+    def is_collected() -> bool:
+        Images(builder.state_dir).collect()
+        return not [*trees.glob("*/upper")]
+
+    until(is_collected, "its files are removed")
     assert sorted(os.listdir(trees)) == before
     assert not [path for path in os.listdir(builder.state_dir / "images") if path.startswith("build-")]
 

@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from agentos.images.errors import BadArchive
@@ -123,6 +124,9 @@ class Files:
             raise BadArchive(f"{word}: there is nothing of that name, or .dockerignore leaves it out")
         return found
 
+    def find_all(self, words: Sequence[str]) -> Sequence[Source]:
+        return [source for word in words for source in self.find(word)]
+
     def _is_hidden(self, path: str) -> bool:
         return self._ignore is not None and bool(path) and self._ignore.hides(path)
 
@@ -186,6 +190,11 @@ class Files:
                     what = _read_link(self.top, item.path)
                 total.update(f"{item.below!r} {item.status.st_mode:o} {what!r}\n".encode(errors="surrogatepass"))
         return total.hexdigest()
+
+    def stamp(self, sources: Sequence[Source]) -> str:
+        """Differs when one of these sources was changed since, without reading it."""
+        items = [(item.path, beneath.stamp_of(item.status)) for source in sources for item in source.items]
+        return hashlib.sha256(msgspec.json.encode([(repr(path), stamp) for path, stamp in items])).hexdigest()
 
     def copy(self, source: Source, top: int, target: str, mode: int | None) -> None:
         """Copy a source to a path below a directory. ``mode``: of all files and directories, not theirs."""

@@ -312,6 +312,44 @@ def test_no_pattern_takes_exponential_time(pattern: str) -> None:
     assert subprocess.run([sys.executable, "-W", "error", "-c", program, pattern], check=False).returncode == 0
 
 
+def test_files_that_change_during_a_build_are_in_no_step_that_is_kept(store: Images, context: Path) -> None:
+    ran: list[str] = []
+
+    def run(one: Instruction, act: Run, image: str) -> None:
+        ran.append(one.rest)
+        if one.rest == "change":
+            (context / "a.txt").write_text("changed")
+
+    def build_again() -> str:
+        text = (
+            "FROM base-1\nRUN change\nCOPY a.txt /\nRUN after\nFROM scratch\nCOPY --from=0 /a.txt /b\nCOPY b.txt /a\n"
+        )
+        Build(store, run, lambda one, cached: None, Options()).build(parse(text), str(context), "made")
+        return tree(store, "made")["b"]
+
+    assert build_again() == "644 changed"
+    (context / "a.txt").write_text("a.txt")
+    assert build_again() == "644 a.txt"
+    assert build_again() == "644 a.txt"
+    assert ran == ["change", "after", "after"]
+
+
+def test_a_base_that_is_replaced_during_a_build_is_not_taken_for_the_former(
+    store: Images, context: Path, tmp_path: Path
+) -> None:
+    def tell(one: Instruction, cached: bool) -> None:
+        if one.keyword == "COPY":
+            (tmp_path / "base.tar").write_bytes(make_tar([entry("other", b"")]))
+            import_image(store, str(tmp_path / "base.tar"), "base-1")
+
+    with pytest.raises(
+        (BadArchive, BadDockerfile), match="the image base-1 was replaced during the build: build again"
+    ):
+        Build(store, never, tell, Options()).build(
+            parse("FROM scratch\nCOPY a.txt /\nFROM base-1\nCOPY --from=0 a.txt /\n"), str(context), "made"
+        )
+
+
 def test_the_files_of_a_jail_stay_when_its_build_was_killed(store: Images, tmp_path: Path) -> None:
     with store.make() as new:
         for directory in ("upper", "upper/tree"):

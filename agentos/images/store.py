@@ -303,17 +303,27 @@ def _lock(path: Path, how: int) -> int:
     return fd
 
 
+def is_free(path: Path) -> bool:
+    """Whether neither a build nor a jail has locked a directory of the store; one that isn't there is."""
+    try:
+        os.close(_lock(path, fcntl.LOCK_EX))
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        return True
+    return True
+
+
 def _take_tree(place: Path, name: str) -> str:
     """The tree of an image's record; one whose build has ended is removed."""
     image = _read(place, name)
     if image is None or not image.building:
         return image.tree if image is not None else ""
-    with contextlib.suppress(BlockingIOError):
-        with contextlib.suppress(FileNotFoundError):
-            os.close(_lock(place / "trees" / image.tree, fcntl.LOCK_EX))
-        (place / f"{name}.json").unlink()
-        return ""
-    return image.tree
+    tree = place / "trees" / image.tree
+    if not (is_free(tree) and is_free(tree / "upper")):  # a jail outlives a build that was killed for a moment
+        return image.tree
+    (place / f"{name}.json").unlink()
+    return ""
 
 
 def _collect(place: Path) -> None:

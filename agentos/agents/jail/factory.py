@@ -98,6 +98,7 @@ class Jails:
             nursery.start_soon(self.memory.serve)
             nursery.start_soon(self.disk.serve)
             nursery.start_soon(guards.kill_unprotected, self._living)
+            nursery.start_soon(guards.kill_left, self._living)
             nursery.start_soon(guards.remove_planted, self._living, self.workspaces.take_planted)
             for pool in (self.outer_ids, self.blocks):
                 if pool is not None:

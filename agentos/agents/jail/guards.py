@@ -5,12 +5,14 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import trio
 from attrs import frozen
 
 from agentos.agents.workspaces.protected_files import find_lost
+from agentos.images.store import is_free
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import EXHAUSTED
@@ -45,6 +47,26 @@ async def kill_unprotected(living: Mapping[str, "Jail"]) -> NoReturn:
         for key, gone in (found or {}).items():
             if (jail := living.get(key)) is not None and jail.sandbox.program == names[key][0]:
                 jail.exceeded(gone)
+
+
+@frozen
+class Left:
+    """The build that has started the jail has ended without it: its root is garbage."""
+
+    def __str__(self) -> str:
+        return "the build of its image has ended"
+
+
+async def kill_left(living: Mapping[str, "Jail"]) -> NoReturn:
+    """Kill the programs of builds that were killed: they would have no end."""
+    while True:
+        await trio.sleep(CHECK_INTERVAL)
+        for jail in [*living.values()]:
+            image = jail.policy.image if jail.policy is not None else None
+            if image is None or not image.upper:
+                continue
+            if await _look("images that are built", partial(is_free, Path(image.upper).parent)):
+                jail.exceeded(Left())
 
 
 async def remove_planted(

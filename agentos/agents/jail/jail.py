@@ -28,7 +28,7 @@ from agentos.sandbox.watch import disk, memory
 from agentos.threads import run_in_thread
 from agentos_sdk.values import HostIds, ResourceUsage
 
-from .guards import Unprotected
+from .guards import Left, Unprotected
 from .isolation_report import Layers
 from .one_shot import OneShot
 
@@ -44,7 +44,7 @@ class Unhealthy(Struct, frozen=True):
         return self.reason
 
 
-KillReason = memory.Exceeded | disk.Exceeded | Unprotected | Unhealthy
+KillReason = memory.Exceeded | disk.Exceeded | Unprotected | Unhealthy | Left
 
 
 @frozen

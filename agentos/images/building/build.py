@@ -69,6 +69,8 @@ class Build:
         self._made: dict[int, _Made] = {}
         self._dropped: list[str] = []
         self._powers = 0
+        self._stamps: dict[int, str] = {}  # by the lines of COPYs, of their files when their digest was made
+        self._changed = False  # since then: what follows isn't what its key says, and isn't kept
 
     def build(self, file: Dockerfile, context: str, name: str) -> Image:
         """Build the target, or the last stage, from a directory. Raises :class:`.BadDockerfile`, ``BadArchive``."""
@@ -124,7 +126,9 @@ class Build:
                 parts = ("RUN", act, self._options.network)
             elif isinstance(act, Copy):
                 with _naming(step.one):
-                    found = [source for word in act.words for source in origins[act.origin].find(word)]
+                    found = origins[act.origin].find_all(act.words)
+                    if not act.origin:
+                        self._stamps[step.one.line] = origins[""].stamp(found)
                     parts = (
                         step.one.keyword,
                         msgspec.structs.replace(act, origin=""),
@@ -144,7 +148,7 @@ class Build:
         if isinstance(plan.base, int):
             trees.clone(self._made[plan.base].top, root)
         elif plan.base is not None:
-            with _open_image(self._images, plan.base.name) as top:
+            with _open_image(self._images, plan.base.name, plan.base.digest) as top:
                 trees.clone(top, root)
         return 0
 
@@ -163,12 +167,17 @@ class Build:
         match step.act:
             case Run():
                 self._run_program(step.one, step.act, new, root)
+                if self._changed:
+                    return
                 with self._images.make() as kept:
                     with beneath.open_top(str(kept.root.resolve())) as top:
                         trees.clone(root, top)
                     self._images.keep_step(key, kept)
             case Copy():
-                self._copy(step.act, root, origins[step.act.origin])
+                files = origins[step.act.origin]
+                self._copy(step.act, root, files)
+                if not step.act.origin:
+                    self._changed |= files.stamp(files.find_all(step.act.words)) != self._stamps[step.one.line]
             case Directory():
                 trees.make_directories(root, step.act.path)
             case None:
@@ -200,7 +209,7 @@ class Build:
 
     def _copy(self, act: Copy, root: int, files: Files) -> None:
         target = act.target
-        for source in [source for word in act.words for source in files.find(word)]:
+        for source in files.find_all(act.words):
             if act.unpacks and not source.is_directory and self._unpack(files, source, root, target):
                 continue
             place = target
@@ -260,9 +269,11 @@ def _read_ignore(top: int) -> Ignore | None:
 
 
 @contextlib.contextmanager
-def _open_image(images: Images, name: str) -> Iterator[int]:
+def _open_image(images: Images, name: str, digest: str | None = None) -> Iterator[int]:
     opened = images.open(name)
     try:
+        if digest not in (None, opened.image.digest):
+            raise BadArchive(f"the image {name} was replaced during the build: build again")
         with beneath.open_top(os.path.realpath(opened.path)) as top:
             yield top
     finally:

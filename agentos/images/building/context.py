@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from agentos.images.errors import BadArchive
@@ -32,7 +33,7 @@ class Ignore:
             line = line.strip()
             keeps, line = line.startswith("!"), line.removeprefix("!").strip()
             if line and not line.startswith("#") and (path := os.path.normpath(line).strip("/")) not in ("", "."):
-                self._rules.append((keeps, re.compile(translate(path) + r"(/.*)?", re.DOTALL)))
+                self._rules.append((keeps, compile_pattern(path, "(/.*)?")))
         self.has_exceptions = any(keeps for keeps, _ in self._rules)
 
     def hides(self, path: str) -> bool:
@@ -43,28 +44,47 @@ class Ignore:
         return hidden
 
 
-def translate(pattern: str) -> str:
-    """A regular expression for a pattern of Go's ``filepath.Match``, in which ``**`` stands for any directories."""
-    found, place = "", 0
-    while place < len(pattern):
-        letter = pattern[place]
-        place += 1
-        if pattern.startswith("**/", place - 1):
-            found, place = found + "(.*/)?", place + 2
-        elif pattern.startswith("**", place - 1):
-            found, place = found + ".*", place + 1
-        elif letter == "*":
-            found += "[^/]*"
-        elif letter == "?":
-            found += "[^/]"
-        elif letter == "[" and (end := pattern.find("]", place + 1)) > 0:
-            inside = pattern[place:end].replace("\\", "\\\\").replace("[", "\\[")
-            found, place = f"{found}[{inside}]", end + 1
-        elif letter == "\\" and place < len(pattern):
-            found, place = found + re.escape(pattern[place]), place + 1
+def compile_pattern(pattern: str, after: str = "") -> re.Pattern[str]:
+    """A pattern of Go's ``filepath.Match``, in which ``**`` stands for any directories. Raises :class:`BadArchive`.
+
+    What stands between two wildcards is matched where it comes first, and never elsewhere: the last wildcard alone
+    decides on the rest. So no pattern takes exponential time.
+    """
+    wildcards, literals = _split_pattern(pattern)
+    any_depth = [number for number, each in enumerate(wildcards) if each != "*"]
+    found, is_open = literals[0], False
+    for number, (wildcard, literal) in enumerate(zip(wildcards, literals[1:], strict=True)):
+        lazy, greedy = _WILDCARDS[wildcard]
+        if wildcard != "*":
+            found, is_open = found + ")" * is_open, number != any_depth[-1]
+            found += f"(?>{lazy}{literal}" if is_open else f"{greedy}{literal}"
         else:
-            found += re.escape(letter)
-    return found
+            found += f"(?>{lazy}{literal})" if number < len(wildcards) - 1 else f"{greedy}{literal}"
+    try:
+        return re.compile(found + after, re.DOTALL)
+    except re.error as error:
+        raise BadArchive(f"{pattern[:100]}: {error.msg}") from None
+
+
+_WILDCARDS = {"*": ("[^/]*?", "[^/]*"), "**": (".*?", ".*"), "**/": ("(?:.*?/)??", "(?:.*/)?")}
+_PART = re.compile(r"(?:(?<![^/])\*{2,}/)|\*+|\[(.[^\]]*)\]|\\(.)|(.)", re.DOTALL)
+
+
+def _split_pattern(pattern: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The wildcards of a pattern, and regular expressions for what stands before, between and after them."""
+    wildcards, literals = list[str](), [""]
+    for part in _PART.finditer(pattern):
+        if part[0].startswith("*"):
+            wildcards.append(part[0].lstrip("*").rjust(min(part[0].count("*"), 2) + part[0].count("/"), "*"))
+            literals.append("")
+        elif part[1]:
+            body = part[1].removeprefix("^")
+            ranges = (one.groups() for one in re.finditer(r"(.)-(.)|(.)", body, re.DOTALL))
+            inside = "".join("-".join(re.escape(letter) for letter in one if letter) for one in ranges)
+            literals[-1] += f"(?!/)[{'^' * (body != part[1])}{inside}]"
+        else:
+            literals[-1] += "[^/]" if part[0] == "?" else re.escape(part[2] or part[3])
+    return wildcards, literals
 
 
 class Item(Struct, frozen=True):
@@ -104,6 +124,9 @@ class Files:
             raise BadArchive(f"{word}: there is nothing of that name, or .dockerignore leaves it out")
         return found
 
+    def find_all(self, words: Sequence[str]) -> Sequence[Source]:
+        return [source for word in words for source in self.find(word)]
+
     def _is_hidden(self, path: str) -> bool:
         return self._ignore is not None and bool(path) and self._ignore.hides(path)
 
@@ -112,7 +135,7 @@ class Files:
         while waiting:
             path, (part, *rest) = waiting.pop()
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                real, rule = trees.resolve(self.top, path), re.compile(translate(part), re.DOTALL)
+                real, rule = trees.resolve(self.top, path), compile_pattern(part)
                 with beneath.open_directory(self.top, real) as here:
                     for name in os.listdir(here):
                         if rule.fullmatch(name) and rest:
@@ -167,6 +190,11 @@ class Files:
                     what = _read_link(self.top, item.path)
                 total.update(f"{item.below!r} {item.status.st_mode:o} {what!r}\n".encode(errors="surrogatepass"))
         return total.hexdigest()
+
+    def stamp(self, sources: Sequence[Source]) -> str:
+        """Differs when one of these sources was changed since, without reading it."""
+        items = [(item.path, beneath.stamp_of(item.status)) for source in sources for item in source.items]
+        return hashlib.sha256(msgspec.json.encode([(repr(path), stamp) for path, stamp in items])).hexdigest()
 
     def copy(self, source: Source, top: int, target: str, mode: int | None) -> None:
         """Copy a source to a path below a directory. ``mode``: of all files and directories, not theirs."""

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 MAX_BYTES = 1 << 20  # of a Dockerfile
 MAX_SHOWN = 100  # characters of an instruction
@@ -36,6 +36,12 @@ class Heredoc(Struct, frozen=True):
     expand: bool
 
 
+class Budget(Struct):
+    """Characters that variables may still become in all of a Dockerfile: each may hold others twice."""
+
+    left: int = 16 << 20
+
+
 class Instruction(Struct, frozen=True):
     """``rest`` is what follows the keyword and its flags, continued lines joined; ``line`` counts from 1."""
 
@@ -44,6 +50,7 @@ class Instruction(Struct, frozen=True):
     rest: str
     flags: Mapping[str, str] = {}
     heredocs: tuple[Heredoc, ...] = ()
+    budget: Budget = field(default_factory=Budget)
 
     @property
     def shown(self) -> str:
@@ -54,14 +61,19 @@ class Instruction(Struct, frozen=True):
 
     @property
     def words(self) -> Sequence[str] | None:
-        """The words of the exec form, a JSON list; None for anything else."""
+        """The words of the exec form, a JSON list; None for anything else. Raises :class:`BadDockerfile`."""
         if not self.rest.startswith("["):
             return None
         try:
             found = json.loads(self.rest)
         except (ValueError, RecursionError):
             return None
-        return found if isinstance(found, list) and all(isinstance(word, str) for word in found) else None
+        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+            return None
+        for word in found:
+            if "\0" in word or (not word.isascii() and re.search("[\ud800-\udfff]", word)):
+                raise self.fail(f"{word[:100]!r} has a NUL or half a character, which no program can be given")
+        return found
 
     def fail(self, text: str) -> BadDockerfile:
         return BadDockerfile(self.line, f"{self.keyword}: {text}")
@@ -124,6 +136,7 @@ def _read_directives(lines: Sequence[str]) -> tuple[str, int]:
 
 
 def _read_instructions(lines: Sequence[str], number: int, escape: str) -> Iterator[Instruction]:
+    budget = Budget()
     while number < len(lines):
         line = lines[number].strip()
         number += 1
@@ -143,7 +156,7 @@ def _read_instructions(lines: Sequence[str], number: int, escape: str) -> Iterat
             for found in filter(None, map(_HEREDOC.fullmatch, split_words(rest, escape))):
                 text, number = _read_heredoc(lines, number, found[3], found[1], begin)
                 heredocs.append(Heredoc(found[3], text, not found[2]))
-        yield Instruction(begin, keyword, rest, flags, tuple(heredocs))
+        yield Instruction(begin, keyword, rest, flags, tuple(heredocs), budget)
 
 
 def _read_heredoc(lines: Sequence[str], number: int, name: str, tabs: str, begin: int) -> tuple[str, int]:
@@ -237,7 +250,11 @@ def _expand_variable(
         raise one.fail(f"{name} isn't set{f': {word}' if word else ''}")
     if how.endswith(("-", "+")) and is_set == how.endswith("+"):
         return expand(one, word, variables, escape), found.end()
-    return "" if how.endswith("+") else variables.get(name, ""), found.end()
+    value = "" if how.endswith("+") else variables.get(name, "")
+    one.budget.left -= len(value)
+    if one.budget.left < 0:
+        raise one.fail(f"with {name} the variables of all instructions are longer than {Budget().left} characters")
+    return value, found.end()
 
 
 def split_words(text: str, escape: str) -> list[str]:

@@ -5,10 +5,13 @@ import io
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agentos.images.building.build import Build, Options
@@ -226,6 +229,7 @@ REFUSED = {
     "another machine's": ("FROM --platform=linux/mips base-1", "line 1: FROM: --platform=linux/mips isn't supported"),
     "a link out of it": ("FROM base-1\nCOPY out /x", "line 2: COPY: out: No such file or directory"),
     "a link out of it on the way": ("FROM base-1\nCOPY host/passwd /x", "line 2: COPY: host/passwd: No such file"),
+    "a pattern that is none": ("FROM base-1\nRUN x\nCOPY [z-a] /x", "line 3: COPY: [z-a]: bad character range z-a"),
     "a FIFO": ("FROM base-1\nCOPY fifo /x", "line 2: COPY: fifo is a device, a FIFO or a socket"),
     "a socket in a directory": ("FROM base-1\nCOPY odd /x", "line 2: COPY: odd/socket is a device, a FIFO or a socket"),
     "a file of any size": ("FROM base-1\nCOPY huge /x", "line 2: COPY: huge: with it more than"),
@@ -281,10 +285,84 @@ def test_what_cannot_be_built_is_refused_with_its_line_and_nothing_is_run_or_lef
         ("a[bc]d?", "abdx", True),
         ("a[^b]d", "abd", False),
         ("# x\n\n", "# x", False),
+        ("a**/**/*b*c", "ax/y/zb1c/d", True),
+        ("**/a*c/**/**/e", "x/abc/d/e", True),
+        ("**/a*c/**/e", "x/ab/c/e", False),
+        ("[&&~~]", "&", True),
+        ("[^a-c]x", "/x", False),
+        ("*a[b", "aa[b", True),
     ],
 )
 def test_the_last_rule_that_matches_a_path_or_one_above_it_decides(rules: str, path: str, hidden: bool) -> None:
     assert Ignore(rules).hides(path) is hidden
+
+
+HOSTILE = ["*a" * 40 + "b", "**a" * 40 + "b", "**/a*/" * 20 + "*b", "*?" * 100 + "b", "**/" * 60 + "b"]
+
+
+@pytest.mark.parametrize("pattern", HOSTILE)
+def test_no_pattern_takes_exponential_time(pattern: str) -> None:
+    """Linux ends it after 20 seconds of a processor."""
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "from agentos.images.building.context import Ignore\n"
+        "paths = 'a' * 255, 'a' * 4000, 'a/' * 2000, 'aaaaaaa/' * 400\n"
+        "assert not any(map(Ignore(sys.argv[1]).hides, paths))"
+    )
+    assert subprocess.run([sys.executable, "-W", "error", "-c", program, pattern], check=False).returncode == 0
+
+
+def test_files_that_change_during_a_build_are_in_no_step_that_is_kept(store: Images, context: Path) -> None:
+    ran: list[str] = []
+
+    def run(one: Instruction, act: Run, image: str) -> None:
+        ran.append(one.rest)
+        if one.rest == "change":
+            (context / "a.txt").write_text("changed")
+
+    def build_again() -> str:
+        text = (
+            "FROM base-1\nRUN change\nCOPY a.txt /\nRUN after\nFROM scratch\nCOPY --from=0 /a.txt /b\nCOPY b.txt /a\n"
+        )
+        Build(store, run, lambda one, cached: None, Options()).build(parse(text), str(context), "made")
+        return tree(store, "made")["b"]
+
+    assert build_again() == "644 changed"
+    (context / "a.txt").write_text("a.txt")
+    assert build_again() == "644 a.txt"
+    assert build_again() == "644 a.txt"
+    assert ran == ["change", "after", "after"]
+
+
+def test_a_base_that_is_replaced_during_a_build_is_not_taken_for_the_former(
+    store: Images, context: Path, tmp_path: Path
+) -> None:
+    def tell(one: Instruction, cached: bool) -> None:
+        if one.keyword == "COPY":
+            (tmp_path / "base.tar").write_bytes(make_tar([entry("other", b"")]))
+            import_image(store, str(tmp_path / "base.tar"), "base-1")
+
+    with pytest.raises(
+        (BadArchive, BadDockerfile), match="the image base-1 was replaced during the build: build again"
+    ):
+        Build(store, never, tell, Options()).build(
+            parse("FROM scratch\nCOPY a.txt /\nFROM base-1\nCOPY --from=0 a.txt /\n"), str(context), "made"
+        )
+
+
+def test_the_files_of_a_jail_stay_when_its_build_was_killed(store: Images, tmp_path: Path) -> None:
+    with store.make() as new:
+        for directory in ("upper", "upper/tree"):
+            (new.root.parent / directory).mkdir()
+        record = msgspec.structs.replace(store.find("base-1"), name="build-1", tree=new.id, building=True)
+        store.name(record)
+        jail = store.open("build-1")
+
+    assert (new.root.parent / "upper" / "tree").is_dir()
+
+    jail.close()
+    store.collect()
+    assert not new.root.parent.exists()
 
 
 def test_steps_that_were_not_used_lately_are_removed_with_their_trees(store: Images, tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ def test_words_that_cannot_be_expanded_are_refused(word: str, expected: str) -> 
     assert str(error.value).startswith(expected)
 
 
+def test_variables_that_double_each_other_come_to_an_end() -> None:
+    variables, ones = {"A": "x" * 1000}, parse("FROM a\n" + "ENV A=$A$A\n" * 40).stages[0].steps
+    with pytest.raises(BadDockerfile, match=r"^line 1[0-9]: ENV: with A the variables of all instructions are longer"):
+        for one in ones:
+            variables |= read_pairs(one, variables, "\\")
+
+
+@pytest.mark.parametrize("word", ["a\\u0000b", "a\\ud800", "\\udfff"])
+def test_words_that_no_program_can_be_given_are_refused(word: str) -> None:
+    [one] = parse(f'FROM a\nCMD ["x", "{word}"]\n').stages[0].steps
+    with pytest.raises(BadDockerfile, match=r"^line 2: CMD: .a?"):
+        assert one.words
+
+
 def test_the_text_of_a_heredoc_keeps_its_quotes() -> None:
     assert expand_text(ONE, "'$A' \"${A}\" \\$A $(x) $1", VARIABLES, "\\") == "'one' \"one\" $A $(x) $1"
 

@@ -50,6 +50,11 @@ def changes(kernel: Kernel) -> Mapping[str, str]:
     return {path: after.get(path, "") for path in {*before, *after} if before.get(path) != after.get(path)}
 
 
+def running_agents(kernel: Kernel) -> list[str]:
+    with kernel.client() as client:
+        return [one["name"] for one in client.list_agents() if one["state"] == "running"]
+
+
 def _describe(path: Path) -> str:
     status = path.lstat()
     assert (status.st_uid, os.listxattr(path, follow_symlinks=False)) == (os.geteuid(), [])
@@ -171,8 +176,7 @@ def test_a_run_without_end_meets_its_limits(
     command: str, options: tuple[str, ...], expected: str, builder: Kernel, tmp_path: Path
 ) -> None:
     assert expected in build(builder, tmp_path, f"FROM tiny\nRUN {command}\n", *options, status=1)
-    with builder.client() as client:
-        assert [one["name"] for one in client.list_agents() if one["state"] == "running"] == ["idle"]
+    assert running_agents(builder) == ["idle"]
 
 
 def test_links_that_a_run_has_made_lead_a_copy_nowhere_else(builder: Kernel, tmp_path: Path) -> None:
@@ -217,12 +221,14 @@ def test_a_build_that_is_killed_leaves_nothing_to_the_next_one(builder: Kernel, 
         assert started.stderr is not None
         assert b"begun\n" in iter(started.stderr.readline, b"")
         started.send_signal(signal.SIGKILL)
-    with builder.client() as client:
-        [left] = [one["name"] for one in client.list_agents() if one["name"].startswith("build-")]
-        client.kill(name=left, grace=0)
 
-    Images(builder.state_dir).collect()
+    until(lambda: running_agents(builder) == ["idle"], "its program ends")
 
+    def is_collected() -> bool:
+        Images(builder.state_dir).collect()
+        return not [*trees.glob("*/upper")]
+
+    until(is_collected, "its files are removed")
     assert sorted(os.listdir(trees)) == before
     assert not [path for path in os.listdir(builder.state_dir / "images") if path.startswith("build-")]
 
@@ -239,11 +245,7 @@ def test_an_interrupted_build_ends_its_program(builder: Kernel, tmp_path: Path) 
         started.send_signal(signal.SIGTERM)
         assert started.wait() == 1
 
-    def names() -> list[str]:
-        with builder.client() as client:
-            return [one["name"] for one in client.list_agents() if one["state"] == "running"]
-
-    until(lambda: names() == ["idle"], "its program ends")
+    until(lambda: running_agents(builder) == ["idle"], "its program ends")
 
 
 def test_an_image_that_was_built_runs_and_is_a_base(builder: Kernel, tmp_path: Path) -> None:

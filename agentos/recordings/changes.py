@@ -205,7 +205,7 @@ def _put(top: int, change: Change, kept: int, place: int, identity: Identity | N
         source = stack.enter_context(beneath.open_file(kept, str(place))) if change.kind == "file" else -1
         stack.enter_context(acting_as(identity))
         parent, name = stack.enter_context(beneath.open_parent(top, change.path))
-        found = _look(parent, name)
+        found = beneath.look(parent, name)
         is_directory = found is not None and stat.S_ISDIR(found.st_mode)
         fits = change.kind != "deleted" and not change.fresh and is_directory == (change.kind == "directory")
         if found is not None and not fits:
@@ -218,13 +218,6 @@ def _put(top: int, change: Change, kept: int, place: int, identity: Identity | N
             os.mkdir(name, 0o700, dir_fd=parent)
         elif change.kind in ("file", "link"):
             _replace(parent, name, change, source)
-
-
-def _look(parent: int, name: str) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 def _replace(parent: int, name: str, change: Change, source: int) -> None:

@@ -12,7 +12,8 @@ from attrs import frozen
 from .format import CALLS, FILES, FORMER, MANIFEST, NAME, SUFFIX, Manifest
 from .reader import BadRecording, read_recording
 
-KEPT_LIVES = 20  # of an agent, beside those that failed
+KEPT_LIVES = 20  # of an agent, that ended well
+KEPT_FAILED = 100  # of an agent: one that crashes again and again leaves no more, each with a snapshot of its begin
 
 
 @frozen
@@ -64,14 +65,15 @@ def list_names(directory: Path) -> Iterator[str]:
 def choose_removed(kept: Sequence[Kept], max_total: int) -> Iterator[Kept]:
     """What goes, of recordings from the oldest to the newest: good lives first, then failed ones.
 
-    It is what an agent has beyond :data:`KEPT_LIVES` good lives, and what is in the way of ``max_total`` bytes.
+    It is what an agent has beyond :data:`KEPT_LIVES` good lives and :data:`KEPT_FAILED` failed ones, and what is in the
+    way of ``max_total`` bytes.
     """
-    total, lives = sum(each.size for each in kept), Counter[str]()
+    total, lives = sum(each.size for each in kept), Counter[tuple[str, bool]]()
     removable = [each for each in kept if each.manifest.automatic]
     old = set[Path]()
-    for each in reversed([each for each in removable if not each.failed]):
-        lives[each.agent] += 1
-        if lives[each.agent] > KEPT_LIVES:
+    for each in reversed(removable):
+        lives[each.agent, each.failed] += 1
+        if lives[each.agent, each.failed] > (KEPT_FAILED if each.failed else KEPT_LIVES):
             old.add(each.path)
     for each in sorted(removable, key=lambda each: (each.path not in old, each.failed)):
         if each.path in old or total > max_total:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import msgspec
 from attrs import frozen
 
+from agentos.private_files import display_path
 from agentos_sdk.encoding.nesting import is_nested_deeper
 
 from .format import CALLS, FORMAT, FORMER, LIFE, MANIFEST, MAX_LINE_BYTES, NAME, Json, Manifest, parse_json
@@ -77,11 +78,12 @@ class Recording:
     def calls(self, life: str | None = None) -> Iterator[RecordedCall]:
         """The calls in the order of their ends, of one life or of all. Raises :class:`BadRecording`."""
         former: dict[str, OrderedDict[int, Json]] = {}
+        shown = Path(display_path(self.path))
         with _open(self.path) as directory:
             for name in (FORMER, CALLS):
                 if name == CALLS or _exists(directory, name):
-                    with _open_file(directory, self.path, name) as file:
-                        yield from _read_calls(file, f"{self.path / name}", life, former)
+                    with _open_file(directory, shown, name) as file:
+                        yield from _read_calls(file, f"{shown / name}", life, former)
 
 
 def _exists(directory: int, name: str) -> bool:
@@ -118,10 +120,10 @@ def _read_calls(
 
 def read_recording(path: Path | str) -> Recording:
     """Open the recording in this directory; its calls are read later. Raises :class:`BadRecording`. Reads files."""
-    path = Path(path)
-    with _open(path) as directory, _open_file(directory, path, MANIFEST) as file:
+    path, shown = Path(path), Path(display_path(path))
+    with _open(path) as directory, _open_file(directory, shown, MANIFEST) as file:
         data = file.read(MAX_MANIFEST_BYTES + 1)
-    where = f"{path / MANIFEST}"
+    where = f"{shown / MANIFEST}"
     if len(data) > MAX_MANIFEST_BYTES:
         raise BadRecording(f"{where}: longer than {MAX_MANIFEST_BYTES >> 20} MiB")
     found = _parse(data, where)
@@ -145,9 +147,9 @@ def _open(path: Path) -> Iterator[int]:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         why = "is a symlink: name the directory itself" if path.is_symlink() else error.strerror
-        raise BadRecording(f"{path}: {why}") from None
+        raise BadRecording(f"{display_path(path)}: {why}") from None
     try:
-        _check_owner(os.fstat(fd), path)
+        _check_owner(os.fstat(fd), Path(display_path(path)))
         yield fd
     finally:
         os.close(fd)

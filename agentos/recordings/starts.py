@@ -42,7 +42,8 @@ class StartTrees:
 
     recorder: Recorder
     snapshots: Snapshots
-    _turn: trio.Lock = field(factory=trio.Lock)  # none is removed between being taken and being named
+    _releasing: trio.Lock = field(factory=trio.Lock)
+    _taking: set[str] = field(factory=set)  # agents whose snapshot may be there, and isn't named yet
 
     async def keep(self, agent: JailOwner, workspace: Workspace) -> bool:
         """Keep what an agent begins with, if its life is recorded; whether its workspace has to be prepared anew."""
@@ -55,24 +56,27 @@ class StartTrees:
             self.recorder.note_start(agent, None, NO_SNAPSHOTS[workspace.kind])
             return False
         key = lineage(agent)
-        async with self._turn:
-            try:
-                taken = await self.snapshots.take(key, agent.queue_path[-1].name, "", _hold_nothing, recorded=True)
-            except (NoOverlay, BadLayer, Taken, OSError, CallError) as error:
-                self.recorder.note_start(agent, None, f"its files could not be kept: {error}")
-            else:
-                self.recorder.note_start(agent, taken.address, size=taken.bytes)
+        self._taking.add(key)
+        try:
+            taken = await self.snapshots.take(key, agent.queue_path[-1].name, "", _hold_nothing, recorded=True)
+        except (NoOverlay, BadLayer, Taken, OSError, CallError) as error:
+            self.recorder.note_start(agent, None, f"its files could not be kept: {error}")
+        else:
+            self.recorder.note_start(agent, taken.address, size=taken.bytes)
+        finally:
+            self._taking.discard(key)
         return True
 
     async def release(self) -> None:
-        """Remove what no recording names any more."""
-        async with self._turn:
-            named = self.recorder.list_starts()
-            await self.recorder.queue.flush()
+        """Remove what no recording names any more. No life waits for it, but the next one of an agent whose it is."""
+        async with self._releasing:
             try:
+                found = await self.snapshots.list(recorded=True)
+                named, taking = self.recorder.list_starts(), {*self._taking}
+                await self.recorder.queue.flush()
                 named |= await run_in_thread(list_starts, self.recorder.directory)
-                for one in await self.snapshots.list(recorded=True):
-                    if one.address not in named:
+                for one in found:
+                    if one.address not in named and one.name not in taking:
                         await self.snapshots.remove(one)
             except (BadLayer, Taken, OSError) as error:
                 log.warning("files of recordings that are gone may stay: %s", error)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentos.recordings.format import SUFFIX, Life, Manifest
-from agentos.recordings.kept import KEPT_LIVES, Kept, choose_removed, list_names, prune, scan
+from agentos.recordings.kept import KEPT_FAILED, KEPT_LIVES, Kept, choose_removed, list_names, prune, scan
 from tests.support.runs.rows import each_row
 
 from .written import line, write_recording
@@ -15,12 +15,14 @@ def kept(name: str, size: int = 10, *, agent: str = "coder", failed: bool = Fals
     return Kept(Path(name), Manifest(name=name, automatic=automatic, lives=[life]), size)
 
 
-def test_the_last_lives_of_each_agent_and_all_that_failed_are_kept() -> None:
+def test_the_last_lives_of_each_agent_and_more_that_failed_are_kept() -> None:
     own = [kept(f"coder-{n}", failed=n < 3) for n in range(KEPT_LIVES + 5)]
+    crashing = [kept(f"crashing-{n}", agent="crashing", failed=True) for n in range(KEPT_FAILED + 2)]
     others = [kept(f"writer-{n}", agent="writer") for n in range(5)]
     begun = [kept(f"recording-{n}", automatic=False) for n in range(30)]
 
-    assert [each.manifest.name for each in choose_removed([*own, *others, *begun], 1 << 30)] == ["coder-3", "coder-4"]
+    removed = {each.manifest.name for each in choose_removed([*own, *crashing, *others, *begun], 1 << 30)}
+    assert removed == {"coder-3", "coder-4", "crashing-0", "crashing-1"}
 
 
 FULL: Sequence[tuple[int, list[str]]] = [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agentos.private_files import hold_directory
 from agentos.recordings.format import CALLS, MANIFEST, MAX_LINE_BYTES, Life, encode_line
 from agentos.recordings.reader import KEPT_QUESTIONS, MAX_MESSAGES, BadRecording, read_recording
 
@@ -244,3 +246,12 @@ def test_threads_may_be_the_first_to_read_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_errors_name_a_held_directory_as_it_is_called(tmp_path: Path) -> None:
+    write_recording(tmp_path / "bad", [line(1, "NOOP", life="/")])
+    write_recording(tmp_path / "old", [], format=0)
+    with hold_directory(tmp_path) as held:
+        for name, where in (("none", "none"), ("old", f"old/{MANIFEST}"), ("bad", f"bad/{CALLS}")):
+            with pytest.raises(BadRecording, match=f"^{re.escape(str(tmp_path))}/{where}: "):
+                [*read_recording(held / name).calls()]

@@ -21,6 +21,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question
 from agentos.kernel.syscall import Syscall
+from agentos.private_files import display_path
 from agentos.recordings.format import Json, Life, encode_line, write_body
 from agentos.recordings.lines import describe_request
 from agentos.recordings.matching import UNSEEN, Difference, Match, Matcher, Miss, list_differences
@@ -53,7 +54,9 @@ def load_calls(recording: Recording, life: Life) -> Sequence[RecordedCall]:
         raise ReplayFailed(f"{life.life} can't be replayed: {life.reason}")
     size = sum(path.stat().st_size for path in recording.path.iterdir())
     if size > MAX_BYTES:
-        raise ReplayFailed(f"{recording.path}: {size} bytes; at most {MAX_BYTES >> 20} MiB can be replayed")
+        raise ReplayFailed(
+            f"{display_path(recording.path)}: {size} bytes; at most {MAX_BYTES >> 20} MiB can be replayed"
+        )
     return sorted(recording.calls(life.life), key=lambda call: call.begin)
 
 

@@ -7,19 +7,17 @@
 # life that crashed without a reply beyond those that it was given, for it would crash there again. docs/decisions/0112.
 
 import logging
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import trio
 from attrs import evolve, field, frozen
 
 from agentos.access.callers import Callers
 from agentos.agents.registry import Agent
-from agentos.recordings.format import SUFFIX, Life, parse_json, plain_name, write_body
+from agentos.recordings.format import SUFFIX, Life, encode_line, parse_json, plain_name, read_body, write_body
 from agentos.recordings.kept import list_names
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Recorder, is_failed
@@ -147,7 +145,7 @@ def renumber(call: RecordedCall, former: int, present: int) -> RecordedCall:
             body = change(parse_json(write_body(reply)))
         except ValueError:
             return call
-        reply = {"base64": b64encode(msgspec.json.encode(body)).decode()}
+        reply = read_body(encode_line(body))
     return evolve(call, request=change(call.request), reply=change(reply))
 
 

@@ -47,12 +47,14 @@ class Taking:
     snapshots: Snapshots
     state: State
 
-    async def take(self, label: str = "", runs: bool = False, by_agent: bool = False) -> Snapshot:
+    async def take(
+        self, label: str = "", runs: bool = False, by_agent: bool = False, recorded: bool = False
+    ) -> Snapshot:
         @asynccontextmanager
         async def hold_still() -> AsyncIterator[bool]:
             yield runs
 
-        return await self.snapshots.take(self.overlaid.name, self.overlaid.name, label, hold_still, by_agent)
+        return await self.snapshots.take(self.overlaid.name, self.overlaid.name, label, hold_still, by_agent, recorded)
 
     async def go_back(self, moment: str) -> None:
         await self.snapshots.roll_back(await self.snapshots.find(self.overlaid.name, moment), runs=lambda: False)

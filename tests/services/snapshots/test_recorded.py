@@ -1,0 +1,61 @@
+"""Snapshots of recorded lives: taken while those of others are removed, and gone when no recording names them."""
+
+from pathlib import Path
+
+import trio
+import trio.testing
+
+from agentos.agents.registry import Agent
+from agentos.agents.spec import AgentSpec
+from agentos.agents.workspaces.workspace import Workspace
+from agentos.kernel.caller import Caller
+from agentos.kernel.table import Table
+from agentos.llm.settings import Account
+from agentos.recordings.recorder import Recorder, RecordingSettings, open_recorder
+from agentos.recordings.starts import StartTrees
+from agentos.services.events import AgentSpawned
+from agentos.services.rate_limit import Rate
+from tests.support.rights import Grants, Notebook
+from tests.support.wire import PATIENCE
+
+from .conftest import Overlaid, fill
+from .taking import NAME, Taking, open_taking
+
+OVERLAY = Workspace("overlay", None, "")
+
+
+def begin(recorder: Recorder) -> Agent:
+    """A life that is recorded."""
+    caller = Caller(7, "agent", NAME, Table(()), Grants(), Notebook())
+    agent = Agent(AgentSpec(NAME, record=True), caller, (), None, None, None, (Account(NAME),), Rate(1, 1))
+    recorder.registry.add(agent)
+    recorder.take_event(AgentSpawned(agent.id, agent.name))
+    agent.lives += 1
+    return agent
+
+
+async def take_unnamed(taking: Taking, name: str) -> Overlaid:
+    """An overlay of another agent's, with a snapshot that no recording names."""
+    other = Overlaid(taking.overlaid.project, taking.overlaid.state, taking.overlaid.overlays, name)
+    await other.open()
+    await Taking(other, taking.snapshots, taking.state).take(recorded=True)
+    return other
+
+
+async def test_a_life_begins_while_a_snapshot_of_another_agent_is_removed(place: Path) -> None:
+    for name in ("project", "state", "recordings"):
+        (place / name).mkdir(mode=0o700)
+    fill(place / "project")
+    async with open_taking(place) as taking, open_recorder(place / "recordings", RecordingSettings()) as recorder:
+        await taking.overlaid.open()
+        await take_unnamed(taking, "other")
+        starts = StartTrees(recorder, taking.snapshots)
+        async with trio.open_nursery() as nursery, taking.overlaid.overlays.lock("other"):
+            nursery.start_soon(starts.release)
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(PATIENCE):
+                assert await starts.keep(begin(recorder), OVERLAY)
+            assert {one.name for one in await taking.snapshots.list(recorded=True)} == {NAME, "other"}
+        assert {one.name for one in await taking.snapshots.list(recorded=True)} == {NAME}
+        await starts.release()
+        assert {one.address for one in await taking.snapshots.list(recorded=True)} == recorder.list_starts() != set()

@@ -32,11 +32,11 @@ from agentos.permissions.sets import examples as set_examples
 from agentos.permissions.sets import files as set_files
 from agentos.services.events import AgentOver, Event
 from agentos.services.http.secrets import Secrets
-from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.mail.mailboxes import KERNEL, KERNEL_ID, Mailboxes
 from agentos.services.quotas import Quota, limits_model, merge_quotas
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import AlreadyExists, BadRequest
+from agentos_sdk.errors import AlreadyExists, BadRequest, Busy
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Limits
 
@@ -216,21 +216,39 @@ class Callers:
         self.authorizer.remove_caller(agent.id)
         self.line.remove_agent(agent.queue_path)
 
-    async def become(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None:
+    async def become(
+        self, caller: Caller, name: str | None, level: str | None, permissions: object, kept: bool
+    ) -> None:
         """Make an operator's connection a guest, or reduce a guest's rights. Rights that are given up never return.
 
-        Quotas and spawned agents belong to the guest's ``name``, also after it reconnects.
+        Quotas, spawned agents and the ``kept`` mailbox belong to the guest's ``name``, also after it reconnects.
         """
         if level is not None and permissions is not None:
             raise BadRequest("permissions: level says it already; leave one of them out")
         wanted = permissions if permissions is not None else level
         given = default(jailed=False) if wanted is None else await self.read_set(wanted, "permissions", "HELLO", caller)
         self.authorizer.check_layer_left(given, caller.id)
+        if kept:
+            self._check_mailbox(caller, name)
         if name is not None and name != caller.name:
             self._rename(caller, name)
+        if kept:
+            self.mail.register(caller.id, caller.name)
+            self.mail.adopt(caller.id, f"guest {caller.name}")  # no agent's name has a space
         self._make_guest(caller, given)
-        kept = wanted if isinstance(wanted, str) else codec.encode(set_files.describe_set(given)).decode()
-        self.audit.note(caller.entry("HELLO", f"from now on {kept}", GIVEN_UP, "outcome", "ok"))
+        rights = wanted if isinstance(wanted, str) else codec.encode(set_files.describe_set(given)).decode()
+        self.audit.note(caller.entry("HELLO", f"from now on {rights}", GIVEN_UP, "outcome", "ok"))
+
+    def _check_mailbox(self, caller: Caller, name: str | None) -> None:
+        """Raise ``Busy`` while another connection of the guest has the mailbox of its name."""
+        if name is None:
+            raise BadRequest("mailbox: a kept one belongs to a guest's name: say it in `as`")
+        check_guest_name(name, "as")
+        if self.mail.is_taken(name) and self.mail.by_name(name).id in self._guests.keys() - {caller.id}:
+            raise Busy(
+                f"mailbox: another connection of the guest {name!r} has its mailbox: "
+                "try again when that has ended, or leave `mailbox` out"
+            )
 
     def _make_guest(self, caller: Caller, given: PermissionSet) -> None:
         """Limit a connection of the operator or of a guest to this set from now on."""
@@ -391,6 +409,8 @@ class Callers:
         return self._tables[key]
 
     def _name(self, number: int) -> str:
+        if number == KERNEL_ID:
+            return KERNEL
         found = self.registry.get(number)
         return found.name if found is not None else self.mail.by_id(number).name
 

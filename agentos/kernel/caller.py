@@ -184,9 +184,14 @@ class Caller:
 
 
 class Become(Protocol):
-    """Turns an operator's connection into a guest named ``name`` with a level or rules; raises a ``CallError``."""
+    """Turns an operator's connection into a guest named ``name`` with a level or rules; raises a ``CallError``.
 
-    async def __call__(self, caller: Caller, name: str | None, level: str | None, permissions: object) -> None: ...
+    ``kept``: its mailbox is.
+    """
+
+    async def __call__(
+        self, caller: Caller, name: str | None, level: str | None, permissions: object, kept: bool
+    ) -> None: ...
 
 
 def describe_object(right: Right, about: str | None = None) -> str:

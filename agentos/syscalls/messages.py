@@ -20,7 +20,7 @@ from agentos.kernel.syscall import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.approvals.text import describe_message
 from agentos.services.audit.traffic import Party, Traffic
 from agentos.services.mail.mailbox import MAX_BATCH_BYTES, Mailbox, Message
-from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.mail.mailboxes import KERNEL_ID, Mailboxes
 from agentos_sdk.calls.messages import (
     Ack,
     Acknowledged,
@@ -151,6 +151,8 @@ class Messages:
 
     async def prepare_mail(self, caller: Caller, request: Mail) -> Prepared:
         box, is_operator = self.mail.find(request.name), caller.kind == "operator"
+        is_known = self.mail.is_open(box) or self.registry.get(box.id) is not None
+        owner = box.id if is_known else KERNEL_ID  # kept for a guest that has gone, or by an earlier kernel
 
         async def act(call: Call) -> bytes:
             if request.requeue:
@@ -167,7 +169,7 @@ class Messages:
         error = None
         if not is_operator and (request.requeue or request.drop):
             error = PermissionDenied("requeue, drop: only the operator may change what is in a mailbox")
-        return Prepared((Right("mail", agent=box.id),), act, about=request.name, error=error)
+        return Prepared((Right("mail", agent=owner),), act, about=request.name, error=error)
 
     def register(self, caller: Caller, request: Register) -> Registered:
         check_name(request.name, "name")

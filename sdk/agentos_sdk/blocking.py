@@ -45,7 +45,8 @@ class AgentOSClient(Calls):
     reply may take beyond the call's own waiting time; None waits without limit.
 
     With ``name``, ``level`` or ``permissions`` it is a guest on every connection, with that name and at most those
-    rights. If the kernel refuses that, the connection is closed and the ``CallError`` raised.
+    rights. If the kernel refuses that, the connection is closed and the ``CallError`` raised. What it doesn't read of a
+    ``kept`` mailbox waits for the next guest of its name; its streams, whose connections are others, don't have it.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class AgentOSClient(Calls):
         name: str | None = None,
         level: str | None = None,
         permissions: Mapping[str, object] | None = None,
+        mailbox: str = "memory",
     ) -> None:
         self.socket_path = socket_path or default_socket()
         self.timeout = timeout
@@ -65,11 +67,13 @@ class AgentOSClient(Calls):
         fields = {"as": name, "level": level, "permissions": permissions}
         if given := {field: value for field, value in fields.items() if value is not None}:
             self._hellos.append(encode({"protocol": 1, **given}))
+        self._own_hello = None if mailbox == "memory" else encode({"protocol": 1, **given, "mailbox": mailbox})
 
     def connect(self) -> bool:
         """Connect and return True; raises :class:`ConnectionFailed` with advice."""
         if self._socket is None:
-            self._socket = open_connection(self.socket_path, self._hellos, self.timeout)
+            hellos = [self._own_hello, *self._hellos[1:]] if self._own_hello else self._hellos
+            self._socket = open_connection(self.socket_path, hellos, self.timeout)
         return True
 
     def disconnect(self) -> None:

@@ -5,7 +5,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import trio
 from attrs import define, field
@@ -38,16 +38,25 @@ async def connect(
     level: str | None = None,
     permissions: Mapping[str, object] | None = None,
     approval_timeout: float | None = None,
+    mailbox: Literal["kept", "memory"] = "memory",
 ) -> AsyncIterator["Kernel"]:
     """Connect to the kernel: ``async with connect() as kernel: await kernel.spawn(...)``.
 
     Without ``socket_path`` an agent connects to its own kernel, any other process to the operator's default one. With
     ``name``, ``level`` or ``permissions`` the connection is a guest's from its first call on, with that name and at
-    most those rights. ``approval_timeout`` is how many seconds its calls wait for a person where a rule asks. Raises
-    :class:`ConnectionFailed` if there is no kernel, the ``CallError`` if it refuses the guest.
+    most those rights. ``approval_timeout`` is how many seconds its calls wait for a person where a rule asks. What
+    isn't read of a ``kept`` mailbox waits for the next guest of that name. Raises :class:`ConnectionFailed` if there is
+    no kernel, the ``CallError`` if it refuses the guest.
     """
     path = socket_path or default_socket()
-    hello = Hello(protocol=2, as_=name, level=level, permissions=permissions, approval_timeout=approval_timeout)
+    hello = Hello(
+        protocol=2,
+        as_=name,
+        level=level,
+        permissions=permissions,
+        approval_timeout=approval_timeout,
+        mailbox=mailbox,
+    )
     async with attach(await open_connection(path), path, hello) as kernel:
         yield kernel
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.calls.connection import Hello
-from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, ConnectionFailed, PermissionDenied
+from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, ConnectionFailed, PermissionDenied
 from agentos_sdk.frames import HEADER
 from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
@@ -70,6 +70,18 @@ def test_a_streamed_command_of_a_guests_runs_in_a_jail_as_its_others_do(kernel: 
 
     assert told["stdout"] == streamed
     assert streamed == "/workspace\nagent\n"
+
+
+def test_streams_of_a_guests_leave_it_its_kept_mailbox(kernel: Kernel) -> None:
+    with (
+        kernel.client() as operator,
+        AgentOSClient(kernel.socket, PATIENCE, name="keeper", level="sandboxed", mailbox="kept") as client,
+    ):
+        assert "".join(part["text"] for part in client.exec_stream("echo done")) == "done\n"
+        assert operator.send_message("hello", to_name="keeper")["success"]
+        assert client.recv_messages()["count"] == 1
+        with pytest.raises(Busy, match="another connection of the guest 'keeper'"):
+            AgentOSClient(kernel.socket, PATIENCE, name="keeper", mailbox="kept").connect()
 
 
 def test_a_guest_whose_connection_broke_comes_back_as_one(kernel: Kernel) -> None:

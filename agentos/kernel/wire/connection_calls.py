@@ -21,10 +21,11 @@ async def hello(caller: Caller, body: bytes, version: int) -> tuple[Hello, bytes
     request = await caller.table.reader.read(caller, body, Hello)
     if request.protocol < version:
         raise BadRequest(f"protocol: this connection already speaks version {version}, got {request.protocol}")
-    if request.as_ is not None or request.level is not None or request.permissions is not None:
+    if request.of_guest:
         if caller.become is None:
-            raise PermissionDenied("as, level, permissions: only an operator's connection can become a guest")
-        await caller.become(caller, request.as_, request.level, request.permissions)
+            raise PermissionDenied("as, level, permissions, mailbox: only an operator's connection can become a guest")
+        kept = request.mailbox == "kept"
+        await caller.become(caller, request.as_, request.level, request.permissions, kept)
     told = caller.replayed or caller
     welcome = Welcome(
         protocol=request.protocol,

@@ -150,7 +150,7 @@ class Mailbox:
     def put_back(self, messages: Sequence[Message]) -> None:
         """Undo :meth:`take`, even over the limit: nothing is lost."""
         self.taken -= len(messages)
-        self._return([replace(message, attempt=message.attempt - 1) for message in messages])
+        self.restore([replace(message, attempt=message.attempt - 1) for message in messages])
 
     def lease(self, messages: Iterable[Message], ends: float) -> list[Lease]:
         """Lease messages that were taken: they hold back later ones of their senders."""
@@ -176,7 +176,7 @@ class Mailbox:
         """Give back what was leased, and return those that were handed out too often: they are dead letters now."""
         messages = self.remove_leased(numbers)
         dead = [message for message in messages if message.attempt >= MAX_ATTEMPTS]
-        self._return([message for message in messages if message.attempt < MAX_ATTEMPTS])
+        self.restore([message for message in messages if message.attempt < MAX_ATTEMPTS])
         self.dead.extend(dead)
         return dead
 
@@ -200,9 +200,10 @@ class Mailbox:
 
     def requeue(self, messages: Iterable[Message]) -> None:
         """Let what was a dead letter wait again, as if it had never been handed out; even over the limit."""
-        self._return([replace(message, attempt=0) for message in messages])
+        self.restore([replace(message, attempt=0) for message in messages])
 
-    def _return(self, messages: Sequence[Message]) -> None:
+    def restore(self, messages: Sequence[Message]) -> None:
+        """Let messages wait in the order of their ids, even over the limit."""
         self.messages = deque(sorted([*messages, *self.messages], key=lambda message: message.id))
         self.size += _size_of(messages)
         self._wake(len(messages))

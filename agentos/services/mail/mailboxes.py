@@ -83,6 +83,28 @@ class Mailboxes:
             self._closed.pop(kept, None)
         return box
 
+    def adopt(self, number: int, kept: str) -> None:
+        """Give a caller what is kept for this account as its mailbox, under its names; others mustn't have it.
+
+        What it has been sent so far, or will be by calls under way, waits there too, also over the limits.
+        """
+        former = self.by_id(number)
+        if former.kept == kept:
+            return
+        self._end_leases(former)
+        box = self.open(number, kept=kept)
+        box.names = former.names
+        self._by_name.update(dict.fromkeys(box.names, box))
+        former.on_message = partial(self._move, former, box)
+        self._move(former, box)
+
+    def _move(self, former: Mailbox, box: Mailbox) -> None:
+        """Move what waits to a mailbox that is kept; with ids of its own, which copies of a broadcast don't have."""
+        waiting = former.drop([message.id for message in former.messages], dead=False)
+        moved = [replace(message, id=next(self.numbers)) for message in waiting]
+        box.restore(moved)
+        self._store(box, moved)
+
     def close(self, number: int) -> None:
         """Remove the mailbox of a caller that has ended, with its unread messages unless they are kept."""
         box = self._by_id.pop(number, None)
@@ -120,6 +142,10 @@ class Mailboxes:
         """The mailbox called ``name``, or what is kept for an account of that name; ``NotFound`` if neither."""
         return self._by_name.get(name) or self._kept.get(name) or self.by_name(name)
 
+    def is_open(self, box: Mailbox) -> bool:
+        """Whether it is a caller's now."""
+        return self._by_id.get(box.id) is box
+
     def is_taken(self, name: str) -> bool:
         return name in self._by_name
 
@@ -146,10 +172,8 @@ class Mailboxes:
         store = self._store_of(box)
         if kept:
             box.kept, self._kept[name] = name, box
-            for message in (*has, *box.dead):
-                store.sent[message.family] += message.cost
-            store.write_later(rows.insert_all, [rows.as_row(name, one) for one in has])
-            store.write_later(rows.insert_all, [rows.as_row(name, one, dead=True) for one in box.dead])
+            self._store(box, has)
+            self._store(box, box.dead, dead=True)
         else:
             store.forget((*has, *box.dead))
             box.kept = None
@@ -201,7 +225,7 @@ class Mailboxes:
         """
         fitting, full = list[Mailbox](), list[Mailbox]()
         for box in recipients:
-            if self._by_id.get(box.id) is box:
+            if self.is_open(box):
                 (fitting if box.fits(len(message.body)) else full).append(box)
         kept = [box for box in fitting if box.kept is not None]
         if kept:
@@ -274,10 +298,7 @@ class Mailboxes:
         """Undo :meth:`take` for a reader that has gone."""
         self._undo_take(box, taken, leased=leased)
         if box.kept is not None and not leased:
-            store, back = self._store_of(box), [replace(one, attempt=one.attempt - 1) for one in taken]
-            for message in back:
-                store.sent[message.family] += message.cost
-            store.write_later(rows.insert_all, [rows.as_row(box.kept, one) for one in back])
+            self._store(box, [replace(one, attempt=one.attempt - 1) for one in taken])
 
     def _undo_take(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
         if leased:
@@ -419,6 +440,14 @@ class Mailboxes:
             box.unreserve(len(message.body))
         if self.store is not None:
             self.store.discharge([message] * charged)
+
+    def _store(self, box: Mailbox, messages: Iterable[Message], *, dead: bool = False) -> None:
+        """Keep messages that are in a mailbox already, without waiting; charged even beyond the quota."""
+        store, written = self._store_of(box), list[rows.Row]()
+        for message in messages:
+            store.sent[message.family] += message.cost
+            written.append(rows.as_row(box.kept or "", message, dead))
+        store.write_later(rows.insert_all, written)
 
     def _store_of(self, box: Mailbox) -> MailStore:
         assert self.store is not None, f"{box.name} isn't kept without a database"

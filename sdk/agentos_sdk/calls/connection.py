@@ -27,7 +27,8 @@ class Hello(Request[Welcome]):
     """Choose the protocol version; ``as_``, ``level`` and ``permissions`` reduce the connection's rights for good.
 
     ``approval_timeout`` is how many seconds this connection's calls wait for a person where one must approve; 0: not at
-    all. ``None``: as the kernel is configured.
+    all. ``None``: as the kernel is configured. A ``kept`` mailbox outlives connection and kernel, for the next guest of
+    that name.
     """
 
     op = Op.HELLO
@@ -37,6 +38,13 @@ class Hello(Request[Welcome]):
     level: str | None = None
     permissions: object = None
     approval_timeout: Annotated[float, Rule(lambda seconds: seconds >= 0, "0 or more seconds")] | None = None
+    mailbox: Literal["kept", "memory"] = "memory"
+
+    @property
+    def of_guest(self) -> bool:
+        """Whether it makes its caller a guest."""
+        given = self.as_, self.level, self.permissions
+        return self.mailbox == "kept" or any(field is not None for field in given)
 
 
 @record

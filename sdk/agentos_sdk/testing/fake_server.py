@@ -176,8 +176,8 @@ class Connection:
         if request.protocol < self._protocol:
             text = f"protocol: this connection already speaks version {self._protocol}, got {request.protocol}"
             raise BadRequest(text)
-        if request.as_ is not None or request.level is not None or request.permissions is not None:
-            raise PermissionDenied("as, level, permissions: only an operator's connection can become a guest")
+        if request.of_guest:
+            raise PermissionDenied("as, level, permissions, mailbox: only an operator's connection can become a guest")
         return request
 
     def _cancel(self, body: bytes) -> bytes:

@@ -220,7 +220,7 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     TOOL_CALL: (["tool", "arguments", "timeout"], b'"tool": "none.none"'),
     ASYNC_POLL: (["max"], b""),
     CANCEL: (["id"], b""),
-    HELLO: (["protocol", "as", "level", "permissions"], b'"protocol": 2'),
+    HELLO: (["protocol", "as", "level", "permissions", "mailbox"], b'"protocol": 2'),
 }
 
 

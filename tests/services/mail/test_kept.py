@@ -454,3 +454,42 @@ async def test_a_block_that_can_not_be_reserved_is_tried_again(
         await database.write(lambda connection: None)
         async with open_ids(database, "callers") as following:
             assert next(following) > last
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_what_a_guest_was_sent_before_waits_behind_what_is_kept_for_it(tmp_path: Path, later: bool) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        mail.open(8)
+        mail.adopt(8, "guest bob")
+        await mail.post_all(Message(3, "ann", "agent", b'"kept"', family="ann"), [mail.by_id(8)])
+        mail.close(8)
+        boxes = [mail.open(number, name) for number, name in ((9, "bob"), (10, "eve"))]
+        box = mail.by_id(9)
+        box.put(Message(4, "bob", "agent", b'"leased"', id=next(mail.numbers), family="bob"))
+        await mail.take(box, 1, 60.0)
+        if later:
+            mail.adopt(9, "guest bob")
+        copied = Message(3, "ann", "agent", b'"copied"', id=next(mail.numbers), family="ann")
+        for each in boxes:  # of a call that has found them before
+            each.put(copied)
+        for number, name in ((9, "bob"), (10, "eve")):
+            mail.adopt(number, f"guest {name}")
+        assert mail.by_name("bob") is mail.by_id(9) is not box
+        assert (texts(list(mail.by_id(10).messages)), mail.count_unkept()) == (["copied"], 0)
+    async with opened(tmp_path) as (mail, _, _):
+        with pytest.raises(NotFound):
+            mail.find("bob")
+        mail.open(9, "bob")
+        mail.adopt(9, "guest bob")
+        found = await mail.take(mail.by_name("bob"), 100, None)
+        assert [(text, one.attempt) for text, one in zip(texts(found), found, strict=True)] == [
+            ("kept", 1),
+            ("leased", 2),
+            ("copied", 1),
+        ]
+        assert not mail.by_name("bob").size
+        mail.open(10)
+        mail.adopt(10, "guest eve")
+        assert texts(await mail.take(mail.by_id(10), 100, None)) == ["copied"]
+        assert mail.store is not None
+        assert not mail.store.sent

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     EXEC,
     EXIT,
@@ -15,6 +15,7 @@ from tests.support.wire import (
     INSPECT,
     KILL,
     LIST,
+    MAIL,
     NOOP,
     PATIENCE,
     READ,
@@ -225,6 +226,39 @@ def test_guests_get_messages_by_their_names(kernel: Kernel, wire: Wire) -> None:
     assert wire.call(RECV, {"timeout": PATIENCE})["messages"][0]["message"] == "hello"
     wire.send(EXIT)
     assert wire.receive().body == b"goodbye"
+
+
+def test_one_connection_at_a_time_has_the_kept_mailbox_of_a_guests_name(kernel: Kernel, wire: Wire) -> None:
+    kept = {"as": "sole", "mailbox": "kept"}
+    with kernel.connect() as first, kernel.connect() as operator:
+        guest(first, **kept)
+        guest(first, **kept)
+        assert wire.call(HELLO, kept)["code"] == "busy"
+        assert operator.call(SEND, {"to_name": "sole", "message": "for the first"})["success"]
+        guest(wire, **{"as": "sole"})
+        assert wire.call(RECV)["count"] == 0, "one of its own, in memory"
+
+        first.send(EXIT)
+        gone = {"to_name": "sole", "message": "for none"}
+        until(lambda: operator.call(MAIL, {"name": "sole"})["success"] is False, "the first has ended")
+        assert operator.call(SEND, gone)["code"] == "not_found"
+        guest(wire, **kept)
+        assert operator.call(SEND, {"to_name": "sole", "message": "for the other"})["success"]
+        assert [one["message"] for one in wire.call(RECV, {"max": 2})["messages"]] == ["for the first", "for the other"]
+
+
+def test_a_kept_mailbox_is_a_named_guests(kernel: Kernel, wire: Wire) -> None:
+    agent = kernel.spawn("keeper")
+    with kernel.connect_as(agent) as own:
+        assert own.call(HELLO, {"mailbox": "memory"})["success"]
+        assert own.call(HELLO, {"mailbox": "kept"})["code"] == "permission_denied"
+        assert own.call(HELLO, {"as": "visitor", "mailbox": "kept"})["code"] == "permission_denied"
+    for wrong in ({}, {"level": "minimal"}, {"as": "two words"}, {"as": "operator#7"}):
+        reply = wire.call(HELLO, {**wrong, "mailbox": "kept"})
+        assert reply["code"] == "bad_request", (wrong, reply)
+    for taken in ("keeper", "operator"):
+        assert wire.call(HELLO, {"as": taken, "mailbox": "kept"})["code"] == "already_exists"
+    assert wire.call(GET_PERMS)["permissions"]["level"] == "unrestricted", "it is still the operator's"
 
 
 def test_its_agents_have_no_more_than_the_defaults(kernel: Kernel, wire: Wire) -> None:

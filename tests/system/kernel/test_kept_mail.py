@@ -10,15 +10,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+import trio
 from attrs import define, field
 
+from agentos_sdk import AgentOSClient, connect
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.runs.rounds import rounds
-from tests.support.wire import ACK, BROADCAST, RECV, SEND
+from tests.support.wire import ACK, BROADCAST, PATIENCE, RECV, SEND
 from tests.system.agents import ask, info, relay, up
 
 ENDS = 10  # ten times as many by `make proof-mail`; every second one is a kill
@@ -193,6 +195,50 @@ def test_kept_mail_of_a_spawned_agent_waits_for_the_next_of_its_name_and_spawner
         up(client.send_message("in memory", to_name="worker"))
         assert client.kill("worker")
         assert client.mail("worker")["code"] == "not_found"
+
+
+def test_kept_mail_of_a_guest_waits_for_the_next_of_its_name(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
+
+    def guest(name: str = "mcp:ann", mailbox: Literal["kept", "memory"] = "kept") -> AgentOSClient:
+        return AgentOSClient(kernel.socket, PATIENCE, name=name, level="minimal", mailbox=mailbox)
+
+    def wait_until_gone(name: str) -> None:
+        until(lambda: client.mail(name).get("code") == "not_found", "the guest's connection has ended")
+
+    with kernel.client() as client:
+        for name in ("mcp:ann", "bob"):
+            with guest(name) as ann:
+                sent = [up(client.send_message(text, to_name=name)) for text in ("first", "second")]
+                assert up(ann.recv_messages(1, lease=60))["count"] == 1
+            assert sent[0]["delivered_to"] == ann.agent_id
+            wait_until_gone(name)
+            assert client.send_message("to none", to_name=name)["code"] == "not_found"
+            assert up(client.mail(f"guest {name}"))["count"] == 2, "also what was leased"
+        with guest(mailbox="memory") as ann:
+            assert up(ann.recv_messages())["count"] == 0, "it hasn't asked for what is kept"
+        up(client.spawn("bob", command=["sleep", "1000"], mailbox="kept"))
+        assert up(client.mail("bob"))["count"] == 0, "an agent of that name doesn't get it"
+    kernel.kill()
+
+    kernel.start_again()
+    with kernel.client() as client, AgentOSClient(kernel.socket, PATIENCE, name="eve") as other:
+        assert up(client.mail("guest bob"))["count"] == 2
+        assert other.mail("guest bob")["code"] == "permission_denied"
+    with guest() as ann:
+        letters = up(ann.recv_messages())["messages"]
+        assert [(one["message"], one["attempt"]) for one in letters] == [("first", 2), ("second", 1)]
+        with kernel.client() as client:
+            assert up(client.mail("guest mcp:ann"))["count"] == 0
+            up(client.send_message("third", to_name="mcp:ann"))
+
+    async def read() -> Any:
+        async with connect(kernel.socket, name="mcp:ann", mailbox="kept") as ann:
+            return [one.message for one in await ann.recv_messages()]
+
+    with kernel.client() as client:
+        wait_until_gone("mcp:ann")
+    assert trio.run(read) == ["third"]
 
 
 def test_an_orderly_end_says_how_many_messages_in_memory_end_with_it(own_kernel: OwnKernel) -> None:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 FIRST_ID, ID_COUNT = 1610612736, 65536  # 0x60000000: above the ids of people, services and subordinate ids
 _MAX_ID = (1 << 32) - 2  # -1 is no valid id
 FIRST_BLOCK, BLOCK_COUNT, BLOCK_STEP = 0x70000000, 2048, 0x20000
-STORE_IDS = (FIRST_BLOCK, 65536)  # first and count
+STORE_IDS = (FIRST_BLOCK, 65537)  # first and count, PID 1's among them: root inside can give files to it
 TRIAL_BLOCK = FIRST_BLOCK + BLOCK_COUNT - 1
 """Blocks of ids for agents with root inside: in the registry and in a pool, the number FIRST_BLOCK + N is block N.
 

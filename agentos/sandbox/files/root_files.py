@@ -13,7 +13,7 @@ from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 
 UID = GID = 1000  # inside
-BLOCK = 65537  # ids with root inside; the last one is PID 1's
+BLOCK = STORE_IDS[1]  # ids with root inside; the last one is PID 1's
 INIT_UID, ROOT_HOME = 65536, "/root"
 APT_AS_ROOT = 'APT::Sandbox::User "root";\n'  # with one id: it looks whether it became another user
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"

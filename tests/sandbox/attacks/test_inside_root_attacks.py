@@ -238,8 +238,10 @@ async def test_files_in_the_store_have_ids_of_no_process_and_a_fork_sees_their_o
     make = "import os; w = os.open('/workspace/f', os.O_CREAT | os.O_WRONLY); os.write(w, b'x')"
     make += "; os.setxattr('/workspace/f', 'security.capability', bytes.fromhex('0100000220000000' + '00' * 12))"
     make += "; os.chown('/workspace/theirs', 33, 42); os.chmod('/workspace/theirs', 0o6755); os.mkdir('/workspace/d')"
+    make += "; os.chown('/workspace/d', 65536, 65536)"  # PID 1's ids
     shown = "import os; one = os.stat('/workspace/theirs'); print(one.st_uid, one.st_gid, oct(one.st_mode))"
     shown += "; print(len(os.getxattr('/workspace/f', 'security.capability')), os.stat('/workspace/f').st_uid)"
+    shown += "; print(os.stat('/workspace/d').st_uid)"
     for layer in layers:
         (layer / "tree").mkdir(parents=True)
         (layer / "work").mkdir()
@@ -256,9 +258,9 @@ async def test_files_in_the_store_have_ids_of_no_process_and_a_fork_sees_their_o
     (store / "hosts").mkdir()
     with pytest.raises(StepFailed, match="would have ids of the host's there"):
         await spawner.spawn(plan(store, store / "code", "-c", make, workspace=hosts))
-    assert (made.err, seen.err, seen.out.split()) == ("", "", ["33", "42", "0o106755", "20", "0"])
+    assert (made.err, seen.err, seen.out.split()) == ("", "", ["33", "42", "0o106755", "20", "0", "65536"])
     owners = {path.name: path.lstat()[4:6] for path in (layers[0] / "tree").iterdir()}
-    assert owners == {"f": STORE, "d": STORE, "theirs": (STORE[0] + 33, STORE[0] + 42)}
+    assert owners == {"f": STORE, "d": (STORE[0] + 65536, STORE[0] + 65536), "theirs": (STORE[0] + 33, STORE[0] + 42)}
     assert (store / "code" / "theirs").stat().st_mode & 0o7777 == 0o755
 
 

@@ -63,6 +63,21 @@ async def test_a_life_begins_while_a_snapshot_of_another_agent_is_removed(place:
         assert {one.address for one in await taking.snapshots.list(recorded=True)} == recorder.list_starts() != set()
 
 
+async def test_one_that_is_being_taken_stays_and_former_ones_of_its_agent_go(place: Path) -> None:
+    for name in ("project", "state", "recordings"):
+        (place / name).mkdir(mode=0o700)
+    async with open_taking(place) as taking, open_recorder(place / "recordings", RecordingSettings()) as recorder:
+        await take_unnamed(taking, NAME)
+        starts = StartTrees(recorder, taking.snapshots)
+        async with trio.open_nursery() as nursery, taking.overlaid.overlays.lock(NAME):
+            nursery.start_soon(starts.keep, begin(recorder), OVERLAY)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(starts.release)
+            await trio.testing.wait_all_tasks_blocked()
+        (kept,) = await taking.snapshots.list(recorded=True)
+        assert {kept.address} == recorder.list_starts()
+
+
 async def test_of_a_resumed_life_it_is_said_that_its_files_are_those_of_the_crash(place: Path) -> None:
     for name in ("project", "state"):
         (place / name).mkdir(mode=0o700)

@@ -43,7 +43,6 @@ class StartTrees:
     recorder: Recorder
     snapshots: Snapshots
     _releasing: trio.Lock = field(factory=trio.Lock)
-    _taking: set[str] = field(factory=set)  # agents whose snapshot may be there, and isn't named yet
 
     async def keep(self, agent: JailOwner, workspace: Workspace) -> bool:
         """Keep what an agent begins with, if its life is recorded; whether its workspace has to be prepared anew."""
@@ -56,15 +55,12 @@ class StartTrees:
             self.recorder.note_start(agent, None, NO_SNAPSHOTS[workspace.kind])
             return False
         key = lineage(agent)
-        self._taking.add(key)
         try:
             taken = await self.snapshots.take(key, agent.queue_path[-1].name, "", _hold_nothing, recorded=True)
         except (NoOverlay, BadLayer, Taken, OSError, CallError) as error:
             self.recorder.note_start(agent, None, f"its files could not be kept: {error}")
         else:
             self.recorder.note_start(agent, taken.address, size=taken.bytes)
-        finally:
-            self._taking.discard(key)
         return True
 
     async def release(self) -> None:
@@ -72,11 +68,14 @@ class StartTrees:
         async with self._releasing:
             try:
                 found = await self.snapshots.list(recorded=True)
-                named, taking = self.recorder.list_starts(), {*self._taking}
+                for name in {one.name for one in found}:
+                    async with self.snapshots.overlays.lock(name):
+                        pass  # one that was being taken is named now
+                named = self.recorder.list_starts()
                 await self.recorder.queue.flush()
                 named |= await run_in_thread(list_starts, self.recorder.directory)
                 for one in found:
-                    if one.address not in named and one.name not in taking:
+                    if one.address not in named:
                         await self.snapshots.remove(one)
             except (BadLayer, Taken, OSError) as error:
                 log.warning("files of recordings that are gone may stay: %s", error)

@@ -93,11 +93,15 @@ async def find_start(snapshots: Snapshots, life: Life, without: str) -> tuple[Sn
         changed = await run_in_thread(list_changed, found)
     except ERRORS as error:
         return None, [f"{without}: {error}"]
+    notes = []
+    if life.resumed is not None:
+        notes = [f"its files are as the crash left them after which it got {life.answers} answers of {life.resumed}"]
     if not changed:
-        return found, []
+        return found, notes
     more = f" and {len(changed) - MAX_NAMED} more" if len(changed) > MAX_NAMED else ""
     named = ", ".join(changed[:MAX_NAMED])
-    return found, [f"{found.directory} has changed since the life began, and is seen as it is now: {named}{more}"]
+    changes = f"{found.directory} has changed since the life began, and is seen as it is now: {named}{more}"
+    return found, [*notes, changes]
 
 
 def list_changed(snapshot: Snapshot) -> Sequence[str]:

@@ -1,7 +1,14 @@
-"""What the list of recordings says about their ends."""
+"""What is said about recordings: their ends, and what of their lives is kept."""
+
+import json
+from pathlib import Path
+
+import pytest
 
 from agentos.recordings.format import Life, Manifest
-from agentos.userland.cli.recordings.recordings import describe_end
+from agentos.recordings.reader import read_recording
+from agentos.userland.cli.recordings.recordings import describe_end, show_recording
+from tests.recordings.written import line, write_recording
 from tests.support.runs.rows import each_row
 
 LIVED, LIVES = Life("a/1", "a", 1.0, ended=2.0, exit="exit status 1"), Life("a/1", "a", 1.0)
@@ -18,3 +25,20 @@ LIVED, LIVES = Life("a/1", "a", 1.0, ended=2.0, exit="exit status 1"), Life("a/1
 )
 def test_a_recording_says_how_it_ended(manifest: Manifest, said: str) -> None:
     assert describe_end(manifest) == said
+
+
+def test_a_life_is_shown_with_what_it_went_on_with_and_what_of_its_files_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    life = Life("coder/1", "coder", 1.0, lost="a command has run in the background", resumed="coder-0", answers=2)
+    found = read_recording(write_recording(tmp_path / "r", [line(1, "NOOP")], lives=[life]))
+
+    show_recording(found, None, 9, contents=False, as_json=False)
+    text = capsys.readouterr().out
+    show_recording(found, None, 9, contents=False, as_json=True)
+    (shown,) = json.loads(capsys.readouterr().out)["lives"]
+
+    assert "what its commands changed isn't kept: a command has run in the background\n" in text
+    assert "went on after a crash with 2 answers of coder-0\n" in text
+    assert (shown["lost"], shown["resumed"], shown["answers"]) == (life.lost, life.resumed, life.answers)
+    assert (shown["failed"], shown["start"]) == (False, None)

@@ -11,7 +11,7 @@ from agentos.userland.cli.common import Failed, kernel, print_json, print_table,
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 
-from .recordings import find_recording, readable
+from .recordings import open_recording, readable
 
 HEADER = ["MODEL", "IN", "OUT", "COST", "SECONDS", "ANSWER"]
 SAME = ("temperature", "max_tokens", "thinking_level", "tools", "tool_choice", "stop", "response_schema")
@@ -45,9 +45,7 @@ def ask_again(moment: str, models: Sequence[str], times: int, socket_path: str |
 
 def find_question(name: str, number: int) -> RecordedCall:
     """The question with this number, from 1, in the order in which they were asked; of all lives of a recording."""
-    found = find_recording(name, None)
-    if found is None:
-        raise Failed(f"there is no recording {name!r}; `agentos recordings ls` lists them")
+    found = open_recording(name, None)
     with readable():
         questions = sorted((call for call in found.calls() if call.call == "THINK"), key=lambda call: call.begin)
     if not 1 <= number <= len(questions):

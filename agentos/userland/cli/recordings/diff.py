@@ -13,7 +13,7 @@ from agentos.recordings.reader import RecordedCall
 from agentos.userland.cli.common import Failed, plural, print_json, printable
 
 from .calls import describe_object
-from .recordings import find_recording, readable
+from .recordings import open_recording, readable
 
 MAX_LINE = 100  # characters of a call
 MAX_LISTED = 20  # calls that only one has, and words of the first one that differs
@@ -52,9 +52,7 @@ def open_side(given: str, state_dir: Path | None) -> Side:
     name, _, wanted = given.rpartition(":")
     if not LIFE.fullmatch(wanted):
         name, wanted = given, ""
-    found = find_recording(name, state_dir)
-    if found is None:
-        raise Failed(f"there is no recording {name!r}; `agentos recordings ls` lists them")
+    found = open_recording(name, state_dir)
     lives = [life for life in found.manifest.lives if wanted in ("", life.life)]
     if not lives:
         there = ", ".join(life.life for life in found.manifest.lives) or "none"

@@ -33,7 +33,7 @@ from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.testing.replays import wait_replay
 
 from .ask import find_question
-from .recordings import find_recording, readable
+from .recordings import open_recording, readable
 
 AT_ONCE = 10  # the kernel runs no more
 HEADER = ["FORK", "MODEL", "VERDICT", "COST", "TOKENS", "DIFFERS", "END"]
@@ -105,8 +105,7 @@ def fork_life(
     """
     name, _, number = moment.rpartition("@")
     recorded = find_question(name, int(number))
-    whole = find_recording(name, None)
-    assert whole is not None, "it has the question"
+    whole = open_recording(name, None)
     with readable():
         former = [*whole.calls(recorded.life)]
     fields: Json = {"path": str(whole.path.absolute()), "agent": recorded.life, "then": "live", "until": recorded.begin}

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
 from agentos.recordings.format import SUFFIX, Manifest
 from agentos.recordings.kept import remove, scan
@@ -36,8 +37,8 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
     with readable():
         found = scan(place(state_dir)) if place(state_dir).exists() else []
     if as_json:
-        listed = [(each, list_lives(Recording(each.path, each.manifest))) for each in found]
-        print_json([{"name": each.manifest.name, "bytes": each.size, "lives": lives} for each, lives in listed])
+        listed = [(each.size, each.manifest) for each in found]
+        print_json([{"name": one.name, "bytes": size, "lives": [*map(asdict, one.lives)]} for size, one in listed])
         return
     rows = [
         [
@@ -62,10 +63,7 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
 @json_option
 def show(name: str, wanted: str | None, most: int, contents: bool, state_dir: Path | None, as_json: bool) -> None:
     """Show a recorded life as a waterfall of calls."""
-    found = find_recording(name, state_dir)
-    if found is None:
-        raise Failed(f"there is no recording {name!r}; `agentos recordings ls` lists them")
-    show_recording(found, wanted, most, contents, as_json)
+    show_recording(open_recording(name, state_dir), wanted, most, contents, as_json)
 
 
 @recordings.command()
@@ -74,9 +72,7 @@ def show(name: str, wanted: str | None, most: int, contents: bool, state_dir: Pa
 def rm(names: tuple[str, ...], state_dir: Path | None) -> None:
     """Remove recordings; one that goes on ends."""
     for name in names:
-        found = find_recording(name, state_dir)
-        if found is None:
-            raise Failed(f"there is no recording {name!r}; `agentos recordings ls` lists them")
+        found = open_recording(name, state_dir)
         remove(found.path)
         if found.path.exists():
             raise Failed(f"{found.path}: can't be removed, or has other files in it")
@@ -123,21 +119,12 @@ def find_recording(name: str, state_dir: Path | None) -> Recording | None:
         return read_recording(path) if path.exists() else None
 
 
-def list_lives(recording: Recording) -> list[dict[str, object]]:
-    return [
-        {
-            "life": life.life,
-            "began": life.began,
-            "ended": life.ended,
-            "exit": life.exit,
-            "failed": life.failed,
-            "replayable": life.replayable,
-            "reason": life.reason,
-            "start": life.start,
-            "no_files": life.no_files,
-        }
-        for life in recording.manifest.lives
-    ]
+def open_recording(name: str, state_dir: Path | None) -> Recording:
+    """As :func:`find_recording`; raises :class:`Failed` if there is none."""
+    found = find_recording(name, state_dir)
+    if found is None:
+        raise Failed(f"there is no recording {name!r}; `agentos recordings ls` lists them")
+    return found
 
 
 def describe_end(manifest: Manifest) -> str:
@@ -162,7 +149,8 @@ def show_recording(recording: Recording, wanted: str | None, most: int, contents
     calls = found.in_order()
     if as_json:
         shown = [{**call.as_json(), **({"contents": call.kept} if call.kept and contents else {})} for call in calls]
-        print_json({"name": manifest.name, "lives": list_lives(recording), "life": life.life, "calls": shown})
+        described = [*map(asdict, manifest.lives)]
+        print_json({"name": manifest.name, "lives": described, "life": life.life, "calls": shown})
         return
     lasted = f", {format_offset(life.ended - life.began)}" if life.ended is not None else ""
     end = life.exit or "no end is recorded"
@@ -171,6 +159,10 @@ def show_recording(recording: Recording, wanted: str | None, most: int, contents
         click.echo(printable(f"can't be replayed: {life.reason or manifest.reason}"))
     if life.replayable and life.no_files is not None:
         click.echo(printable(f"can be replayed without its files: {life.no_files}"))
+    if life.lost is not None:
+        click.echo(printable(f"what its commands changed isn't kept: {life.lost}"))
+    if life.resumed is not None:
+        click.echo(printable(f"went on after a crash with {plural(life.answers, 'answer')} of {life.resumed}"))
     end_at = max([0.0, *(call.start + (call.duration or 0.0) for call in calls)])
     scale = Scale(calls[0].start if found.left_out else 0.0, end_at)
     width = table_width()

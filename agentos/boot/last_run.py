@@ -25,6 +25,7 @@ from agentos.database import Database, DatabaseError
 from agentos.database_file import Identity
 from agentos.private_files import display_path, read_file, replace_file
 from agentos.services.events import KernelKilled
+from agentos.structs import learn
 from agentos.threads import run_in_thread
 
 log = logging.getLogger("agentos.kernel")
@@ -55,6 +56,9 @@ class RunRecord(Struct, frozen=True):
     doing: Doing = Doing()
     database: Identity = Identity()
     synced: int = 0
+
+
+learn(RunRecord)
 
 
 def read_record(state_dir: Path) -> RunRecord | None:

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from agentos.sandbox.files import openat2
 from agentos.services.snapshots import beneath
+from agentos.structs import learn
 
 from .config import MACHINES, ImageFile
 from .errors import BadArchive
@@ -62,6 +63,9 @@ class Saved(Struct, rename="pascal"):
     config: str
     layers: list[str]
     repo_tags: list[str] | None = None
+
+
+learn(Index, Manifest, list[Saved], ImageFile)
 
 
 class Blob(Struct, frozen=True):

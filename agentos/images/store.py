@@ -28,6 +28,7 @@ from agentos.private_files import UnsafeFile, display_path, hold_directory, open
 from agentos.sandbox.files import openat2
 from agentos.sandbox.watch.tree_usage import measure_tree
 from agentos.services.snapshots import beneath
+from agentos.structs import learn
 
 from .config import ImageConfig
 from .errors import BadArchive, BadStore, NoImage
@@ -69,6 +70,9 @@ class Step(Struct, frozen=True):
     """A step of a build, kept with the tree after it."""
 
     tree: str
+
+
+learn(Image, Step)
 
 
 class Opened(Struct, frozen=True):
@@ -271,13 +275,9 @@ def _is_program(root: int, path: str) -> bool:
         os.close(fd)
 
 
-_decode_image = msgspec.json.Decoder(Image).decode  # here there is one thread yet: see snapshots/store.py
-_decode_step = msgspec.json.Decoder(Step).decode
-
-
 def _read(place: Path, name: str) -> Image | None:
     try:
-        return _decode_image(read_file(place / f"{name}.json"))
+        return msgspec.json.decode(read_file(place / f"{name}.json"), type=Image)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnsafeFile) as error:
@@ -288,7 +288,7 @@ def _read(place: Path, name: str) -> Image | None:
 def _read_step(place: Path, name: str) -> Step | None:
     """A damaged one is as one that isn't there: the step is done again."""
     try:
-        return _decode_step(read_file(place / STEPS / name))
+        return msgspec.json.decode(read_file(place / STEPS / name), type=Step)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from agentos.structs import learn
 from agentos_sdk.encoding.quantities import size
 from agentos_sdk.project import trusted_uids
 
@@ -94,6 +95,9 @@ class Preset(Struct, frozen=True, forbid_unknown_fields=True):
         heap = int((self.bytes if memory is None else memory) * HEAP_SHARE) >> 20
         node = {"NODE_OPTIONS": f"--max-old-space-size={heap}"} if self.node else {}
         return {**FOR_ALL, **node, **{name: value.replace("{model}", model) for name, value in self.env.items()}}
+
+
+learn(Preset)
 
 
 def list_presets(directories: Sequence[Path] = ()) -> dict[str, Path]:

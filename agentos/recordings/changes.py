@@ -22,6 +22,7 @@ from msgspec import Struct
 from agentos.private_files import replace_file
 from agentos.services.files.as_user import Identity, acting_as
 from agentos.services.snapshots import beneath, layers
+from agentos.structs import learn
 from agentos.threads import check_cancelled
 
 from .format import FILES
@@ -63,6 +64,9 @@ class Change(Struct, omit_defaults=True):
     mtime: int = 0
     target: str = ""
     fresh: bool = False
+
+
+learn(list[Change])
 
 
 @frozen

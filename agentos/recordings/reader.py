@@ -12,6 +12,7 @@ import msgspec
 from attrs import frozen
 
 from agentos.private_files import display_path
+from agentos.structs import learn
 from agentos_sdk.encoding.nesting import is_nested_deeper
 
 from .format import CALLS, FORMAT, FORMER, LIFE, MANIFEST, MAX_LINE_BYTES, NAME, Json, Manifest, parse_json
@@ -63,9 +64,7 @@ class _Line(msgspec.Struct):
     files: int = 0
 
 
-# Two threads that are the first to convert to a Struct end the process (msgspec 0.22): here there is one thread yet.
-for _kind in (Manifest, _Line):
-    msgspec.json.Decoder(_kind)
+learn(Manifest, _Line)
 
 
 @frozen

@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from agentos.private_files import display_path, open_file, read_file, replace_file
+from agentos.structs import learn
 
 REGISTRY = Path("/var/lib/agentos-host-ids")
 BLOCK = 64  # uids in one claim: one write in so many new names
@@ -45,6 +46,9 @@ class Claim(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     @property
     def ids(self) -> range:
         return range(self.first, self.first + self.count)
+
+
+learn(Claim)
 
 
 class HostIdRegistry:

@@ -16,6 +16,7 @@ from attrs import define, field
 from msgspec import Raw, Struct
 
 from agentos.llm.providers.provider import Answer, OnDelta, Question, counted_usage, estimate_input_tokens
+from agentos.structs import learn
 from agentos_sdk.values import Usage
 
 from .malformed import MalformedResponse
@@ -91,8 +92,7 @@ def read_gemini(body: bytes, question: Question) -> Answer:
     return _answer(question, [each.values for each in _decode(body, question, _GeminiBody).embeddings], Usage(), None)
 
 
-for _kind in (_OpenAIBody, _GeminiBody):
-    msgspec.json.Decoder(_kind)  # here there is one thread yet: two that first decode a Struct end the process
+learn(_OpenAIBody, _GeminiBody)
 
 
 def _decode(body: bytes, question: Question, kind: type[T]) -> T:

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from agentos.llm.providers.provider import Answer, FinishReason
 from agentos.services.files.foreign_files import read_regular
+from agentos.structs import learn
 from agentos_sdk.values import ToolCall, Usage
 
 from .recorded_question import Digests, Recorded, digest_question
@@ -54,6 +55,9 @@ class Line(Struct, forbid_unknown_fields=True):
     n: int
     question: dict[str, Any]
     answer: RecordedAnswer
+
+
+learn(Line, ToolCall)
 
 
 @define(eq=False)

@@ -18,6 +18,7 @@ from msgspec import Struct, json
 
 from agentos.database import Database, DatabaseError
 from agentos.kernel.ports import Question, Right
+from agentos.structs import learn
 from agentos_sdk.errors import NotFound, QuotaExceeded
 
 from .page import escape
@@ -63,6 +64,9 @@ class Answer(Struct, frozen=True):
     @property
     def is_over(self) -> bool:
         return self.until is not None and self.until <= time.time()
+
+
+learn(Answer)
 
 
 class Answers:

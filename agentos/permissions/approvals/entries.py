@@ -11,6 +11,7 @@ from msgspec import Struct, json
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Question
+from agentos.structs import learn
 from agentos_sdk.errors import CallError
 
 from . import answers
@@ -42,6 +43,9 @@ class Pending(Struct, frozen=True):
     caller_present: bool = True
     covers: Sequence[Sequence[str]] = ()  # what a remembered answer would cover: the kernel's words, and the object
     covers_any_path: Sequence[str] = ()  # what a widened one would; empty if none can be given
+
+
+learn(Pending)
 
 
 Key = tuple[int, int, str]  # caller's id, its life, digest

@@ -27,6 +27,7 @@ from agentos.private_files import display_path, hold_directory, read_file, repla
 from agentos.services.snapshots import beneath
 from agentos.services.state.copies import KeptKey
 from agentos.services.state.state import State
+from agentos.structs import learn
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import Unavailable
 
@@ -39,7 +40,7 @@ class Record(Struct, frozen=True):
     name: str
 
 
-_decode_record = msgspec.json.Decoder(Record).decode  # here there is one thread yet: see snapshots/store.py
+learn(Record)
 
 
 @frozen(eq=False)
@@ -95,7 +96,7 @@ class Imports:
         """Whose import it was, if anything of it is in place."""
         with hold_directory(self.directory / "imports" / number) as place, contextlib.suppress(FileNotFoundError):
             if not (place / "workspace").exists():
-                return _decode_record(read_file(place / "record.json"))
+                return msgspec.json.decode(read_file(place / "record.json"), type=Record)
         return None
 
     def _drop_workspace(self, name: str) -> None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from agentos.services.mail.mailbox import MAX_BYTES, MAX_MESSAGES
 from agentos.services.state.copies import KeptKey
+from agentos.structs import learn
 from agentos_sdk.encoding import codec
 
 from .archive import MAILBOX, MANIFEST, STATE
@@ -45,8 +46,7 @@ class Letter(Struct, frozen=True, forbid_unknown_fields=True):
     message: msgspec.Raw
 
 
-for _kind in (Manifest, list[KeptKey], list[Letter]):
-    msgspec.json.Decoder(_kind)  # here there is one thread yet: see snapshots/store.py
+learn(Manifest, list[KeptKey], list[Letter])
 
 
 def read_manifest(data: bytes) -> Manifest:

@@ -6,6 +6,7 @@ from attrs import frozen
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.state.copies import KeptKey
 from agentos.services.state.state import State
+from agentos.structs import learn
 from agentos.threads import run_in_thread
 
 from .store import Snapshot, Store
@@ -34,8 +35,8 @@ class Kept:
         await self.state.replace(account, await run_in_thread(read_keys, store, snapshot), limited=True)
 
 
-_decode_keys = msgspec.json.Decoder(list[KeptKey]).decode  # made here, where there is one thread yet: see store.py
+learn(list[KeptKey])
 
 
 def read_keys(store: Store, snapshot: Snapshot) -> list[KeptKey]:
-    return _decode_keys(store.read_kept(snapshot))
+    return msgspec.json.decode(store.read_kept(snapshot), type=list[KeptKey])

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from agentos.private_files import read_file, replace_file
+from agentos.structs import learn
 
 from . import beneath, layers
 from .beneath import Stamp, stamp_of
@@ -86,7 +87,7 @@ class Run(Struct):
         return f".agentos-apply-{self.id}"
 
 
-_decode = msgspec.json.Decoder(Run).decode  # made here, where there is one thread yet: see store.py
+learn(Run)
 
 
 class CannotApply(Exception):
@@ -102,7 +103,7 @@ def write(place: Path, run: Run) -> None:
 def read(place: Path) -> Run:
     """A run's record. ``FileNotFoundError`` if there is none, :class:`CannotApply` if it is damaged."""
     try:
-        return _decode(read_file(place / "run.json"))
+        return msgspec.json.decode(read_file(place / "run.json"), type=Run)
     except msgspec.MsgspecError as error:
         raise CannotApply(f"{place}/run.json is damaged: {error}") from None
 

@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from agentos.private_files import UnsafeFile, display_path, hold_directory, read_file, replace_file
+from agentos.structs import learn
 from agentos_sdk.values import HostIds
 
 from . import beneath, layers, run
@@ -110,10 +111,7 @@ class Snapshot(Struct):
         return f"{self.name}@{self.label or self.id}"
 
 
-# Made here, for two threads that are the first to decode a Struct end the process (msgspec 0.22).
-_decode_seal = msgspec.json.Decoder(Seal).decode
-_decode_record = msgspec.json.Decoder(Record).decode
-_decode_snapshot = msgspec.json.Decoder(Snapshot).decode
+learn(Seal, Record, Snapshot)
 
 
 class Store:
@@ -299,7 +297,7 @@ class Store:
         tree = self.find_tree(layer)
         path = tree.parent / "seal.json"
         with contextlib.suppress(FileNotFoundError):
-            return _decode_seal(read_file(path))
+            return msgspec.json.decode(read_file(path), type=Seal)
         with beneath.open_top(str(tree)) as top:
             beneath.sync(top)
             found = layers.compute_seal(top)
@@ -372,7 +370,7 @@ def _begin_clock() -> int:
 
 def _read(place: Path) -> Record | None:
     try:
-        return _decode_record(read_file(place / "record.json"))
+        return msgspec.json.decode(read_file(place / "record.json"), type=Record)
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
@@ -382,7 +380,7 @@ def _read(place: Path) -> Record | None:
 def _read_snapshot(place: Path) -> Snapshot | None:
     try:
         with hold_directory(place) as held:
-            return _decode_snapshot(read_file(held / "record.json"))
+            return msgspec.json.decode(read_file(held / "record.json"), type=Snapshot)
     except FileNotFoundError:  # it is being made or removed
         return None
     except (UnsafeFile, msgspec.MsgspecError) as error:

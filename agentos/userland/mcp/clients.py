@@ -19,6 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentos.private_files import hold_directory, open_file, read_file
+from agentos.structs import learn
 
 DIRECTORIES = ("mcp", "clients")  # in the state directory
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -69,6 +70,9 @@ class ClientEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rights(self) -> str:
         """Its rights for people: the level or set, or that it has a set of its own."""
         return self.level or "own set"
+
+
+learn(ClientEntry)
 
 
 def check_name(name: str) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from attrs import define, field
 
 from agentos.private_files import read_file, replace_file
+from agentos.structs import learn
 
 from .links import Link, Role, list_unused, read_link, use_up
 from .proof import Key, Opening
@@ -73,6 +74,9 @@ class Session:
     def derive(self, use: Literal["run", "tab"], salt: str) -> Key:
         secret = hmac.digest(self.secret.encode(), f"{use} {salt}".encode(), hashlib.sha256).hex()
         return Key(use, self.id, salt, secret)
+
+
+learn(list[Session])
 
 
 @define(eq=False)

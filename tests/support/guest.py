@@ -38,9 +38,11 @@ class RunInGuest:
         hide: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         alone: bool = False,
+        cwd: str | None = None,
         timeout: float = 300,
     ) -> Ended:
-        job = Job(list(argv), user=user, delegate=delegate, hide=list(hide), env={**ENV, **(env or {})})
+        whole = {**ENV, **(env or {})}
+        job = Job(list(argv), user=user, delegate=delegate, hide=list(hide), env=whole, cwd=cwd or os.getcwd())
         return cgroup2_vm.run(job, timeout) if alone else self._shared.run(job, timeout)
 
 

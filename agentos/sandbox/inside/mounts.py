@@ -105,6 +105,7 @@ class Root:
                 os.close(tree)
         layers = {"lowerdir": ":".join(lowers), "upperdir": "upper/tree", "workdir": "upper/work"}
         overlay = libc.mount_detached("overlay", "overlay", layers, "userxattr")
+        _open_work()
         try:
             os.chdir("/")
             libc.unmount(place, MNT_DETACH)
@@ -141,6 +142,8 @@ class Root:
         elif step.size:
             layers |= self._mount_upper(step)
         overlay = libc.mount_detached("overlay", "image", layers, "userxattr")
+        if step.upper:
+            _open_work()
         os.chdir("/")
         libc.unmount(stage, MNT_DETACH)
         libc.set_mount_attributes(overlay, "", NOSUID | NODEV | (0 if step.size else RDONLY), recursive=False)
@@ -198,6 +201,11 @@ class Root:
 
     def make_read_only(self, _: s.ReadOnlyRoot) -> None:
         libc.set_mount_attributes(libc.AT_FDCWD, "/", RDONLY | NOSUID | NODEV | NOEXEC, recursive=False)
+
+
+def _open_work() -> None:
+    """Let its owner enter a directory that Linux makes for the overlay without permissions: `rm -r` fails there."""
+    os.chmod("upper/work/work", 0o700)
 
 
 def _fill_own(carried: dict[str, bool], step: s.MountImage) -> None:

@@ -257,7 +257,7 @@ print(describe_shortfall(group, "pids"))
 
 
 def in_guest(guest: RunInGuest, *argv: str, **job: Any) -> list[str]:
-    ended = guest(*argv, **job)
+    ended = guest(*argv, cwd="/", **job)  # to the guest's root this directory may be another user's
     assert ended.code in (0, 1), ended.out + ended.err
     return ended.out.splitlines()
 

@@ -46,12 +46,13 @@ from tests.system.former.make_state import write_programs
 ARCHIVES = sorted(Path(__file__).parent.glob("state-*.tar.xz"))
 LAST_RELEASE = ARCHIVES[-1]
 EVERYTHING = Selection(lambda name, run, origin: True)
+SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4 on
 
 
 def unpack(archive: Path, place: Path) -> None:
     place.mkdir(0o700, exist_ok=True)
     with tarfile.open(archive) as tar:
-        tar.extractall(place, filter="data")
+        tar.extractall(place, **SAFELY)
 
 
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.partition(".")[0])

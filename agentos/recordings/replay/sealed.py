@@ -4,7 +4,6 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -123,15 +122,9 @@ def open_calls(calls: Iterable[Syscall], life: "LifeReplay") -> Sequence[Syscall
 
 
 def _open(syscall: Syscall, life: "LifeReplay") -> Syscall:
-    """With what it is asked adapted; it gets a task, or none, as it did."""
+    """With what it is asked adapted; it gets a task, or none, as what it wraps says."""
     prepare = syscall.prepare
     assert prepare is not None, "all of these need rights"
-    if iscoroutinefunction(prepare):
-
-        async def prepare_later(caller: Caller, request: Any) -> Any:
-            return await prepare(caller, adapt(syscall.op, caller, request, life))
-
-        return replace(syscall, prepare=prepare_later)
 
     @wraps(prepare)
     def prepare_own(caller: Caller, request: Any) -> Any:

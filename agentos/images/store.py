@@ -205,12 +205,14 @@ class Images:
         """The tree of a step that was kept; it stays meanwhile."""
         with contextlib.ExitStack() as stack:
             with self._locked() as place:
-                step = _read_step(place, f"{key}.json")
-                if step is not None:
-                    stack.callback(os.close, _lock(place / "trees" / step.tree, fcntl.LOCK_SH))
-                    os.utime(place / STEPS / f"{key}.json")
-                    tree = display_path(place / "trees" / step.tree / "root")
-            yield stack.enter_context(beneath.open_top(tree)) if step is not None else None
+                step, tree = _read_step(place, f"{key}.json"), None
+                # Its build may hold it for a moment yet: then it is as one that isn't there.
+                with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                    if step is not None:
+                        stack.callback(os.close, _lock(place / "trees" / step.tree, fcntl.LOCK_SH))
+                        os.utime(place / STEPS / f"{key}.json")
+                        tree = display_path(place / "trees" / step.tree / "root")
+            yield stack.enter_context(beneath.open_top(tree)) if tree is not None else None
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Path]:

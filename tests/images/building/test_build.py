@@ -376,3 +376,12 @@ def test_steps_that_were_not_used_lately_are_removed_with_their_trees(store: Ima
     with store.open_step("old") as old, store.open_step("new") as kept:
         assert (old, kept is not None) == (None, True)
     assert len(os.listdir(tmp_path / "state" / "images" / "trees")) == 2
+
+
+def test_a_step_that_its_build_still_holds_is_as_one_that_is_not_there(store: Images) -> None:
+    with store.make() as new:
+        store.keep_step("held", new)
+        with store.open_step("held") as held:
+            assert held is None
+    with store.open_step("held") as kept:
+        assert kept is not None

@@ -193,8 +193,8 @@ def _confine_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
     yield s.NoNewPrivileges()
     yield from _landlock_step(policy, host, binds)
     inside = find_inside(policy, host)
-    given = (policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec, inside)
-    yield s.Seccomp(seccomp.filter_bytes(*given).hex())
+    filters = seccomp.filter_bytes(policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec, inside)
+    yield s.Seccomp(filters.hex())
 
 
 def plan_program(policy: Policy, program: Program, host: Host) -> s.Execute | s.RunScript:
@@ -245,7 +245,7 @@ def find_inside(policy: Policy, host: Host) -> seccomp.Inside | None:
     """
     if not policy.inside_root or policy.image is None:
         return None
-    counted = host.memory_cgroup and host.pids_cgroup and policy.workspace is None and not policy.image.upper
+    counted = host.memory_cgroup and host.pids_cgroup and policy.workspace is None and not policy.builds
     return "block" if host.uid == 0 or (host.sub_ids is not None and counted) else "pretended"
 
 
@@ -301,7 +301,7 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
         written = ("/",)
     elif policy.profile != "strict":
         written += tuple([f"/{name}" for name in image.directories])
-    if image.upper:
+    if policy.builds:
         written = ("/", WORKSPACE, "/dev/shm")
     # A shared mapping of /dev/zero is memory that no watcher finds; it needs a descriptor that is open for writing.
     devices = ("/dev",) if host.memory_cgroup else tuple([f"/dev/{name}" for name in DEVICES if name != "zero"])

@@ -206,6 +206,11 @@ class Policy:
         if self.inside_root and not isinstance(self.workspace, Overlay | None):
             raise BadPolicy("inside_root: the workspace can only be in memory or an overlay")
 
+    @property
+    def builds(self) -> bool:
+        """Whether what is written to its image's files stays."""
+        return self.image is not None and bool(self.image.upper)
+
     def narrow_to(self, parent: "Policy") -> "Policy":
         """Narrow this policy to its parent's: lower limits, narrower profile, no wider network.
 

@@ -232,7 +232,8 @@ class Jails:
         host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
         policy, steps = self._choose_steps(agent, address, outer, workspace, image, host)
         parts = JailParts(agent, address.environment, outer, workspace, None, CgroupEntry(), host, policy, steps)
-        parts.image = image.image if image is not None else None
+        if image is not None:
+            parts.image = image.image
         if around is not None and not self._may_wait_in_group(agent):
             self._set_group(parts, around)
         return parts
@@ -338,7 +339,7 @@ class Jails:
             parent = agent.parent.id if agent.parent is not None else None
             self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
         watched = parts.workspace.watched if parts.workspace is not None else None
-        if parts.policy is not None and parts.policy.image is not None and parts.policy.image.upper:
+        if parts.policy is not None and parts.policy.image is not None and parts.policy.builds:
             watched = f"{parts.policy.image.upper}/tree"
         if watched is not None:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -311,8 +311,13 @@ def root_image(opened: Opened) -> RootImage:
     """An image as the root of a sandbox."""
     image, config = opened.image, opened.image.config
     return RootImage(
-        *(opened.path, image.directories, image.files, tuple(config.env.items()), config.user, image.accounts),
-        opened.upper,
+        path=opened.path,
+        directories=image.directories,
+        files=image.files,
+        environment=tuple(config.env.items()),
+        user=config.user,
+        accounts=image.accounts,
+        upper=opened.upper,
     )
 
 

@@ -115,8 +115,8 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
             bound.append(path)
             yield s.Bind(path, path)
     for name in DEVICES:
-        building = policy.image is not None and policy.image.upper
-        if name == "zero" and not host.memory_cgroup and (host.landlock_abi == 0 or policy.inside_root or building):
+        opened = host.landlock_abi == 0 or policy.inside_root or policy.builds
+        if name == "zero" and not host.memory_cgroup and opened:
             continue  # mapped shared it is memory that no watcher finds; only Landlock can make it read-only
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
     if policy.sdk is not None:
@@ -162,15 +162,14 @@ def detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> 
 
 def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]:
     """Open the layers of overlays; ``host_ids`` are given with root, and are those of the files' owner inside."""
-    if policy.image is not None and host_ids is None:
-        yield s.OpenSource(policy.image.path, follow=False)
-    elif policy.image is not None and host_ids is not None:
-        yield s.DetachLayer(policy.image.path, s.IMAGE, (host_ids.uid, host_ids.gid), writable=False)
-    if policy.image is not None and policy.image.upper and host_ids is None:
-        yield s.OpenSource(policy.image.upper, follow=False)
-    elif policy.image is not None and policy.image.upper and host_ids is not None:
-        block = STORE_IDS if policy.inside_root else None
-        yield s.DetachLayer(policy.image.upper, s.IMAGE_UPPER, (host_ids.uid, host_ids.gid), writable=True, block=block)
+    image, block = policy.image, STORE_IDS if policy.inside_root else None
+    if image is not None and host_ids is None:
+        yield from (s.OpenSource(path, follow=False) for path in (image.path, image.upper) if path)
+    elif image is not None and host_ids is not None:
+        owner = host_ids.uid, host_ids.gid
+        yield s.DetachLayer(image.path, s.IMAGE, owner, writable=False)
+        if image.upper:
+            yield s.DetachLayer(image.upper, s.IMAGE_UPPER, owner, writable=True, block=block)
     if not isinstance(policy.workspace, Overlay):
         return
     lowers, upper = (*policy.workspace.sealed, policy.workspace.path), policy.workspace.upper
@@ -178,7 +177,6 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
         yield from (s.OpenSource(path, follow=False) for path in (*lowers, upper))
         return
     owner, targets = (host_ids.uid, host_ids.gid), s.layer_targets(WORKSPACE, len(lowers))
-    block = STORE_IDS if policy.inside_root else None
     for path, target in zip((*lowers, upper), targets, strict=True):
         yield s.DetachLayer(path, target, owner, writable=path == upper, block=block)
 
@@ -212,7 +210,7 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     """Mount the agent's own tmpfs. A mount over a directory comes before mounts within that directory."""
     limits, counted = policy.limits, not host.memory_cgroup
     executable = policy.profile != "strict"
-    if policy.image is None or not policy.image.upper:  # what is built keeps it for the next program
+    if not policy.builds:  # what is built keeps it for the next program
         yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted, policy.inside_root)
     yield from within_tmp
     if policy.workspace is None:
@@ -225,7 +223,7 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted, policy.inside_root)
     if policy.terminals:
         yield s.MountTerminals(TERMINALS, MAX_TERMINALS)
-    if policy.socket is not None and (policy.image is None or not policy.image.upper):
+    if policy.socket is not None and not policy.builds:
         yield s.Link("/tmp/agentos.sock", SOCKET)
 
 
@@ -252,9 +250,17 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     own = tuple([(f"/etc/{name}", text) for name, text in files.items()])
     # Landlock lets what writes below "/" write to /proc, too, which no wall here needs to be written.
     closed = ("/proc",) if policy.inside_root or image.upper else ()
-    counted = not host.memory_cgroup
-    given = (tuple(carried), directories, own, size, limits.inodes, counted, closed)
-    yield s.MountImage(image.path, *given, image.upper)
+    yield s.MountImage(
+        image.path,
+        tuple(carried),
+        directories,
+        own,
+        size,
+        limits.inodes,
+        counted=not host.memory_cgroup,
+        closed=closed,
+        upper=image.upper,
+    )
 
 
 def is_in_image(bind: s.Bind) -> bool:

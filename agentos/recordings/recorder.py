@@ -141,14 +141,14 @@ class Recorder:
         self._take(caller, op, body, None, answer, _Begun(next(self._order), time.time_ns(), None))
 
     def miss(self, caller: Caller, what: str) -> None:
-        life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+        life, recordings = self._look_up(caller)
         self._spoil(recordings, life, what)
 
     def _take(
         self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, begun: _Begun
     ) -> None:
         try:
-            life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+            life, recordings = self._look_up(caller)
             if not recordings or op in OWN:
                 return
             size = measure(request) + len(answer or b"") + begun.size
@@ -166,8 +166,11 @@ class Recorder:
         except Exception as bug:  # it is no failure of the call
             internal(bug, "the recording of a call")
 
-    def _find(self, caller: Caller) -> tuple[str, Sequence[Active]]:
+    def _look_up(self, caller: Caller) -> tuple[str, Sequence[Active]]:
         """The caller's life, and the recordings that have it."""
+        return self._by_caller.get(caller.id) or self._find(caller)
+
+    def _find(self, caller: Caller) -> tuple[str, Sequence[Active]]:
         agent = self.registry.get(caller.id) if caller.kind == "agent" else None
         if agent is None:
             life = "operator/1" if caller.kind == "operator" else f"guest {plain_name(caller.name)}/1"
@@ -187,7 +190,7 @@ class Recorder:
 
     def note_resumed(self, caller: Caller, former: str, answers: int) -> None:
         """The caller's life is given ``answers`` replies of the recording ``former``."""
-        life, recordings = self._find(caller)
+        life, recordings = self._look_up(caller)
         for recording in recordings:
             if (found := recording.lives.get(life)) is not None:
                 found.resumed, found.answers = former, answers
@@ -247,20 +250,20 @@ class Recorder:
 
     def keeps_files(self, caller: Caller) -> bool:
         """Whether a caller's present life has what it began with, so that what its commands change is kept, too."""
-        life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+        life, recordings = self._look_up(caller)
         found = [recording.lives.get(life) for recording in recordings]
         return any(one is not None and one.start is not None and one.lost is None for one in found)
 
     def find_call(self, call: Call, caller: Caller) -> tuple[int | None, Sequence[Target]]:
         """The first number of a call under way, None if it is none of its own, and what it will be written to."""
-        begun, (_, recordings) = self._calls.get(call), self._by_caller.get(caller.id) or self._find(caller)
+        begun, (_, recordings) = self._calls.get(call), self._look_up(caller)
         return begun.number if begun is not None else None, [each.target for each in recordings]
 
     def note_files(self, caller: Caller, call: Call, target: Target, paths: int, size: int) -> None:
         """What a command has changed is kept: so many paths, and bytes."""
         self._calls[call].files = paths
         target.kept += size
-        life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+        life, recordings = self._look_up(caller)
         for recording in recordings if paths else ():
             if recording.target is target and (found := recording.lives.get(life)) is not None:
                 found.file_bytes += size
@@ -268,7 +271,7 @@ class Recorder:
 
     def lose_files(self, caller: Caller, why: str) -> None:
         """What a command of the caller's has changed isn't kept, and from now on nothing is."""
-        life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+        life, recordings = self._look_up(caller)
         for recording in recordings:
             if (found := recording.lives.get(life)) is not None:
                 found.lost = found.lost or why

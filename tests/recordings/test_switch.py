@@ -11,7 +11,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.recordings.format import Json, Life
 from agentos.recordings.reader import RecordedCall
-from agentos.recordings.replay.agent import choose_name, describe_files, describe_replay
+from agentos.recordings.replay.agent import choose_name, describe_files, describe_replay, find_directory
 from agentos.recordings.replay.life import LifeReplay
 from agentos.recordings.replay.sealed import name_itself
 from agentos.recordings.replay.switch import Switch, list_losses, plan_switch
@@ -202,10 +202,11 @@ def test_a_fork_never_changes_the_directory_of_the_agent(
     workspace: str, is_fork: bool, empty: str | None, found: tuple[str, str], said: str
 ) -> None:
     own = AgentSpec(name="coder", command=["x"], workspace=workspace)
-    spec = describe_replay(own, None, is_fork, empty)
+    directory = find_directory(own, is_fork)
+    spec = describe_replay(own, None, is_fork, directory or empty)
 
     assert (spec.workspace, spec.workspace_mode, spec.record) == (*found, is_fork)
-    assert describe_files(own, is_fork) == f"the workspace {said}"
+    assert describe_files(directory) == f"the workspace {said}"
 
 
 def test_a_fork_has_the_first_free_name() -> None:

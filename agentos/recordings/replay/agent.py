@@ -42,13 +42,18 @@ def choose_life(recording: Recording, wanted: str | None) -> Life:
     return found[0]
 
 
+def find_directory(spec: AgentSpec, is_fork: bool) -> str | None:
+    """The agent's own directory, over which a fork has an overlay if it can't begin with the recorded files."""
+    return spec.workspace if is_fork and spec.workspace not in KINDS else None
+
+
 def describe_replay(
-    spec: AgentSpec, code: str | None, is_fork: bool = False, empty: str | None = None, start: str | None = None
+    spec: AgentSpec, code: str | None, is_fork: bool = False, directory: str | None = None
 ) -> AgentSpec:
     """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
 
-    A fork, which goes on live, is recorded in its turn; a number may be added to its name. Its files are an overlay of
-    the directory ``start`` that the life began with; else a fork has one of the agent's, or of ``empty`` if given.
+    Its workspace is an overlay of ``directory``, or without one empty. A fork, which goes on live, is recorded in its
+    turn; a number may be added to its name.
     Raises ``BadRequest`` if its network can't be shut.
     """
     if not spec.jailed or spec.network == "host":
@@ -57,16 +62,13 @@ def describe_replay(
     script = spec.script
     if code is not None and script is not None:
         script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
-    base = start or empty
-    if start is None and is_fork and spec.workspace not in KINDS:
-        base = spec.workspace
     return replace(
         spec.as_spawned(spec.name[:MAX_NAME] + (FORK_SUFFIX if is_fork else SUFFIX)),
         script=script,
         code=code if code is not None else spec.code,
         restart="temporary",
-        workspace=base or "tmp",
-        workspace_mode="overlay" if base else "direct",
+        workspace=directory or "tmp",
+        workspace_mode="overlay" if directory is not None else "direct",
         watchdog=None,
         health=None,
         record=is_fork,
@@ -79,14 +81,10 @@ def choose_name(spec: AgentSpec, is_taken: Callable[[str], bool]) -> AgentSpec:
     return replace(spec, name=next(name for name in itertools.chain([spec.name], numbered) if not is_taken(name)))
 
 
-def describe_files(spec: AgentSpec, is_fork: bool) -> str:
+def describe_files(directory: str | None) -> str:
     """What the workspace of a replay has that begins without the recorded files."""
-    own = is_fork and spec.workspace not in KINDS
-    return (
-        f"the workspace is an overlay of {spec.workspace} as it is now"
-        if own
-        else "the workspace was empty at the begin"
-    )
+    what = "was empty at the begin" if directory is None else f"is an overlay of {directory} as it is now"
+    return f"the workspace {what}"
 
 
 def find_spec(registry: Registry, name: str) -> AgentSpec:

@@ -94,10 +94,10 @@ def is_of_own_key(call: RecordedCall) -> bool:
 def list_losses(calls: Sequence[RecordedCall], switch: Switch, life: Life) -> Sequence[str]:
     """What the live part doesn't find as it was, in sentences."""
     done = [call for call in calls if switch.is_before(call) and call.reply and call.reply.get("success") is True]
-    commands = sum(call.call == "EXEC" for call in done)
+    commands, found = sum(call.call == "EXEC" for call in done), list[str]()
     why = life.lost or ("the recording has none of them" if life.start is None else None)
-    found = [f"commands of EXEC that aren't run: {commands}; files that they changed aren't there: {why}"]
-    found = found if commands and why else []
+    if commands and why is not None:
+        found.append(f"commands of EXEC that aren't run: {commands}; files that they changed aren't there: {why}")
     effects = Counter(call.call for call in done if call.call in EFFECTS and not is_of_own_key(call))
     if switch.live and effects:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(effects.items()))

@@ -27,6 +27,7 @@ from agentos.recordings.replay.agent import (
     choose_name,
     describe_files,
     describe_replay,
+    find_directory,
     find_spec,
 )
 from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
@@ -99,10 +100,13 @@ class ReplayCalls:
         if request.hold is not None and not switch.live:
             raise BadRequest('hold: expected only with then = "live"')
         spec = find_spec(self.callers.registry, life.agent)
-        start, notes = await find_start(self.snapshots, life, describe_files(spec, switch.live))
-        overlays = self.snapshots.overlays
-        empty = await run_in_thread(overlays.make_empty) if request.hold else None
-        spec = describe_replay(spec, code, switch.live, empty, start.directory if start is not None else None)
+        overlays, directory = self.snapshots.overlays, find_directory(spec, switch.live)
+        start, notes = await find_start(self.snapshots, life, describe_files(directory))
+        if start is not None:
+            directory = start.directory
+        elif directory is None and request.hold:
+            directory = await run_in_thread(overlays.make_empty)
+        spec = describe_replay(spec, code, switch.live, directory)
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)

@@ -66,19 +66,24 @@ class Report(Struct, frozen=True):
 def verify_log(directory: Path, head: str | None = None) -> Report:
     """Verify the whole log, also while a kernel writes to it; ``head`` is a hash that must be in it. ``OSError``."""
     for _ in range(MAX_ATTEMPTS):
-        listed = list_segments(directory)
-        found = list(listed)
-        while len(found) > 1 and is_empty(found[-1]):  # a kernel has just created it
-            found.pop()
+        found = _list_written(directory)
         written_to = _have_writers(found)
         check = _ChainCheck(head)
         report = check.check_segments(found)
         if any(place.number in check.leftovers for place in found):
             report = _ChainCheck(head).check_segments([place for place in found if place.number not in check.leftovers])
-        if report.sound or (list_segments(directory) == listed and written_to == _have_writers(found)):
+        if report.sound or (_list_written(directory) == found and written_to == _have_writers(found)):
             break
         # otherwise a kernel has started, stopped or begun another segment meanwhile: retry
     return report
+
+
+def _list_written(directory: Path) -> list[SegmentFiles]:
+    """The segments without those that a kernel has just created: in these the removal of the oldest is recorded."""
+    found = list_segments(directory)
+    while len(found) > 1 and is_empty(found[-1]):
+        found.pop()
+    return found
 
 
 def _have_writers(found: Sequence[SegmentFiles]) -> list[bool]:

@@ -4,17 +4,20 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import trio
 
-from agentos.services.audit.chain import Link
+from agentos.services.audit import verify
+from agentos.services.audit.chain import Link, QueuedEntry, removal_entry
 from agentos.services.audit.log import open_audit
 from agentos.services.audit.reserve import WAL_LENGTH, WAL_STEP_BYTES
+from agentos.services.audit.segments import Segment, SegmentFiles, is_empty, list_segments, read_last_row
 from agentos.services.audit.verify import verify_log
 
-from .audited import SMALL, entry, found, sound, told, written
+from .audited import SMALL, entry, found, make, sound, told, written
 
 EACH_LOOK = 60  # entries between two looks: a segment
 
@@ -43,6 +46,30 @@ async def test_while_it_is_written_it_is_sound_at_any_moment(tmp_path: Path) -> 
         nursery.cancel_scope.cancel()
 
     assert sound(directory)
+
+
+def test_a_removal_that_is_recorded_in_a_segment_created_meanwhile_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, 200, segment_size=SMALL)
+    oldest, *_, newest = list_segments(tmp_path)
+    last, kept = read_last_row(newest), read_last_row(oldest)
+    assert last is not None
+    assert kept is not None
+    fresh = Segment(newest.next, last.link)
+
+    def remove_after(place: SegmentFiles) -> bool:
+        empty = is_empty(place)
+        if empty:  # now the kernel goes on, and is stopped within the removal
+            fresh.append([QueuedEntry(removal_entry(oldest.number, kept.link), time.time())])
+            oldest.rows.unlink()
+        return empty
+
+    monkeypatch.setattr(verify, "is_empty", remove_after)
+    try:
+        assert sound(tmp_path)
+    finally:
+        fresh.close()
 
 
 async def test_looking_leaves_nothing_behind_and_changes_nothing(tmp_path: Path) -> None:

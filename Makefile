@@ -194,7 +194,7 @@ $(CODING): $(VENV)/coding/%/ready: agentos/presets/%.toml | $(RUN_READY)
 	@touch $@
 
 agents: $(READY) $(CODING)
-	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py
+	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py
 
 compare: $(READY) $(COMPARED)
 	$(BIN)/python -m tests.compare --docs

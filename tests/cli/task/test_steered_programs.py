@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def client(kernel: Kernel) -> Iterator[AgentOSClient]:
         yield connected
 
 
-def install(place: Path, interpreter: str = "/usr/bin/env python3") -> dict[str, str]:
+def install(place: Path, interpreter: str = "/usr/bin/env python3") -> dict[str, Any]:
     """Install the listener of this test, and its preset for the user; the variables with which it is found."""
     program, presets = place / "bin" / "listener", place / "config" / "agentos" / "presets"
     program.parent.mkdir(parents=True)

@@ -22,6 +22,10 @@ class Checked(NamedTuple):
     why: str = ""
     output: str = ""
 
+    @property
+    def verdict(self) -> str:
+        return "unchecked" if self.exit_code is None else f"exit {self.exit_code}" if self.exit_code else "passed"
+
 
 class Size(NamedTuple):
     """What an attempt has changed: ``paths``, and lines in the texts that DIFF shows."""

@@ -79,6 +79,7 @@ def inspect(inspector: Path, server: Server, *words: str) -> Any:
         text=True,
         timeout=PATIENCE,
         check=False,
+        cwd=(inspector / CLI).parent,  # it looks for its package.json from there
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)

@@ -53,6 +53,10 @@ class Attempts:
     def heeds_stop(self) -> bool:
         return any(task.heeds_stop for task in self._living())
 
+    @property
+    def is_steered(self) -> bool:
+        return any(task.is_steered for task in self._living())
+
     def start(self) -> None:
         for task in self.tasks:
             task.start()
@@ -110,7 +114,7 @@ def find_loop_jail(client: AgentOSClient, name: str) -> Mapping[str, Any]:
 
 def check(client: AgentOSClient, running: RunningTask, jail: Mapping[str, Any], command: str) -> Checked:
     """Check an attempt by :func:`run_check`, unless it is stopped, and note how that has ended."""
-    running.heeds_stop = False
+    running.heeds_stop = running.is_steered = False
     if running.is_stopping or running.is_killed:
         return Checked(why="stopped")
     running.note({"task": running.name, "kind": "check", "text": command})

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.nesting import count_containers, is_nested_deeper
 
 FORMAT = 1
@@ -153,11 +154,8 @@ def write_body(body: Json) -> bytes:
 
 
 def parse_json(data: bytes) -> Any:
-    """A JSON value; raises ``ValueError``."""
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return json.loads(data)  # half a surrogate pair
+    """A JSON value, without numbers that aren't finite: no reply could have them. Raises ``ValueError``."""
+    return codec.parse(data, MAX_DEPTH)
 
 
 class _Written(Struct, frozen=True):

@@ -273,3 +273,12 @@ def test_a_line_of_too_many_parts_is_refused_unread(tmp_path: Path) -> None:
 
     with pytest.raises(BadRecording, match="line 1: more than 250,000 arrays and objects"):
         next(found.calls())
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_numbers_that_no_reply_can_have_are_refused(tmp_path: Path, number: str) -> None:
+    made = encode_line(line(1, reply={"success": False, "a": 5})).replace(b'"a":5', f'"a":{number}'.encode()) + b"\n"
+    found = read_recording(write_recording(tmp_path / "coder-1.recording", [made]))
+
+    with pytest.raises(BadRecording, match=r"line 1: no JSON: .*number"):
+        next(found.calls())

@@ -52,12 +52,17 @@ def load_calls(recording: Recording, life: Life) -> Sequence[RecordedCall]:
     """The calls of a life in the order of their begins. Raises :class:`ReplayFailed`, ``BadRecording``. Reads files."""
     if not life.replayable:
         raise ReplayFailed(f"{life.life} can't be replayed: {life.reason}")
+    check_size(recording)
+    return sorted(recording.calls(life.life), key=lambda call: call.begin)
+
+
+def check_size(recording: Recording) -> None:
+    """Raise :class:`ReplayFailed` for a recording that is too large to be replayed."""
     size = sum(path.stat().st_size for path in recording.path.iterdir())
     if size > MAX_BYTES:
         raise ReplayFailed(
             f"{display_path(recording.path)}: {size} bytes; at most {MAX_BYTES >> 20} MiB can be replayed"
         )
-    return sorted(recording.calls(life.life), key=lambda call: call.begin)
 
 
 @define(eq=False)

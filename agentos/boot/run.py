@@ -143,4 +143,4 @@ def read_settings(settings: Settings) -> RecordingSettings:
     declared = {spec.name for spec in settings.config.root.agents()}
     if unknown := [name for name in settings.record if name not in declared]:
         raise BootError(f"--record {unknown[0]}: the configuration has no agent of that name")
-    return RecordingSettings(settings.config.recording.max_total, settings.record)
+    return RecordingSettings(settings.config.recording.max_total, settings.record, settings.config.recording.masks)

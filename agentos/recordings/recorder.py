@@ -309,6 +309,7 @@ class Recorder:
         own = next(found for n in itertools.count(1) if (found := f"{title}-{n}") not in self._names)
         self._names.add(own)
         manifest = Manifest(version=__version__, name=own, began=time.time(), automatic=automatic)
+        manifest.masks = [*self.settings.masks]
         target = Target(self.directory / f"{own}{SUFFIX}", max_bytes, rotates=automatic)
         recording = Active(manifest, target, selection, automatic)
         self.active.append(recording)

@@ -1,6 +1,6 @@
 """Whose calls are recorded, by the settings of a kernel and by the operator's wish."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from attrs import frozen
 
@@ -9,10 +9,14 @@ from agentos.agents.registry import Agent
 
 @frozen
 class RecordingSettings:
-    """``max_total``: bytes of all recordings together. ``agents`` are recorded in all their lives, by name."""
+    """``max_total``: bytes of all recordings together. ``agents`` are recorded in all their lives, by name.
+
+    ``masks``: the user's patterns of what differs between two runs.
+    """
 
     max_total: int = 1 << 30
     agents: Collection[str] = ()
+    masks: Sequence[str] = ()
 
 
 @frozen

@@ -24,6 +24,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.private_files import display_path
 from agentos.recordings.format import Json, Life, encode_line, write_body
 from agentos.recordings.lines import describe_request
+from agentos.recordings.masks import Masks
 from agentos.recordings.matching import UNSEEN, Difference, Match, Matcher, Miss, list_differences
 from agentos.recordings.reader import RecordedCall, Recording
 from agentos.threads import Limiter, run_in_thread
@@ -83,7 +84,8 @@ class LifeReplay:
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
     progress: Progress = field(factory=Progress)
     over: trio.Event = field(factory=trio.Event)
-    _matcher: Matcher = field(factory=Matcher)
+    masks: Masks = Masks()
+    _matcher: Matcher = field(init=False)
     _turn: Limiter = field(factory=lambda: Limiter(1))
     answered: trio.Event = field(factory=trio.Event)  # all recorded calls were made again
     _last: int = 0  # the number of the last recorded call that has to be made
@@ -91,6 +93,9 @@ class LifeReplay:
     left: int = 0  # recorded calls that weren't made yet
     _edited: bool = False  # an edited answer was given
     _waiting: int = 0  # calls that got no reply in the recording either
+
+    def __attrs_post_init__(self) -> None:
+        self._matcher = Matcher(self.masks)
 
     def load(self, calls: Sequence[RecordedCall]) -> None:
         """Have these calls answer. Slow: for a thread."""

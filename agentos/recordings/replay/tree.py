@@ -6,6 +6,7 @@ import trio
 from attrs import define, evolve, field
 
 from agentos.recordings.format import Life, Manifest
+from agentos.recordings.masks import BadMask
 from agentos.recordings.reader import BadRecording
 from agentos_sdk.errors import CallError
 
@@ -21,7 +22,8 @@ WORST_FIRST: tuple[Verdict, ...] = ("diverged", "exhausted", "unfinished", "can'
 class TreeReplay:
     """A :class:`~.progress.Replay` of several lives. ``lives`` says how many calls each has.
 
-    ``open`` makes the replay of one when its turn comes; it raises ``CallError``, ``BadRecording``, ``ReplayFailed``.
+    ``open`` makes the replay of one when its turn comes; it raises ``CallError``, ``BadMask``, ``BadRecording``,
+    ``ReplayFailed``.
     """
 
     name: str
@@ -70,7 +72,7 @@ class TreeReplay:
                 progress.state = "RUNNING"
                 await replay.run()
                 progress.state = "COMPLETED"
-            except (CallError, BadRecording, ReplayFailed) as error:
+            except (CallError, BadMask, BadRecording, ReplayFailed) as error:
                 progress.state, progress.verdict, progress.error = "ERROR", "can't", str(error)
 
 

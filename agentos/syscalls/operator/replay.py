@@ -19,6 +19,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.recordings.commands import CommandFiles
 from agentos.recordings.format import NAME
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
+from agentos.recordings.masks import BadMask, read_masks
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.agent import SUFFIX as REPLAY_SUFFIX
@@ -99,7 +100,7 @@ class ReplayCalls:
             if is_tree and all(getattr(request, name) is None for name in FORK_FIELDS):
                 return await self._open_all(caller, recording, request)
             return await self._open_one(caller, recording, request.agent, request)
-        except BadRecording as error:
+        except (BadRecording, BadMask) as error:
             raise BadRequest(str(error)) from None
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
@@ -143,8 +144,9 @@ class ReplayCalls:
             directory = await run_in_thread(overlays.make_empty)
         spec = describe_replay(spec, code, switch.live, directory)
         facts = recording.manifest.agents.get(life.agent)
+        masks = read_masks([*recording.manifest.masks, *self.recorder.settings.masks], "masks")
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
-        told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
+        told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live, masks=masks)
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
         told.progress.notes += [*notes, *list_losses(found, switch, life)]

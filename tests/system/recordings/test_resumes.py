@@ -171,7 +171,9 @@ class Agents:
     server: HttpServer
     work: Path
 
-    def check_done_once(self, client: AgentOSClient, name: str) -> None:
+    def check_done_once(self, client: AgentOSClient, name: str, points: Sequence[str]) -> None:
+        for point in points:  # a life each
+            until((self.work / name / f"killed-{point}").exists, f"{name} gets to {point}")
         until(lambda: "over" in lines(client, name), f"{name} is over", show=lambda: client.logs(name, tail=60))
         notes = [line["text"] for line in client.logs(name, tail=200)["lines"] if line["stream"] == "kernel"]
         assert not [note for note in notes if note.startswith("begins anew")]
@@ -247,7 +249,7 @@ def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path, n
         for turn in range(TURNS):
             up(client.send_message(turn, to_name="worker"))
         for name in points:
-            made.check_done_once(client, name)
+            made.check_done_once(client, name, points[name])
         assert client.mail("worker")["count"] == 0
         subscribe(wire, "LIFE_RESUMED", "RESUME_FAILED", since=0)
         told = poll(wire)
@@ -282,7 +284,7 @@ def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -
             made.kernel.start_again()
         with made.kernel.client() as client:
             for name in names:
-                made.check_done_once(client, name)
+                made.check_done_once(client, name, points[name])
         made.kernel.stop()
 
 

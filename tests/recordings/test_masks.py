@@ -1,5 +1,7 @@
 """Masks of users: what they make equal, how that is told, and patterns that are refused."""
 
+from typing import Any
+
 import pytest
 
 from agentos.recordings.masks import MAX_MASKS, BadMask, Masks, read_masks
@@ -19,7 +21,7 @@ def question(*texts: str, answered: bool = False) -> dict[str, object]:
     return {"model": "wise", "messages": [*said, *({"role": "user", "text": text} for text in texts)]}
 
 
-def find(masks: Masks, call: str, then: dict[str, object], now: dict[str, object]) -> Match | Miss:
+def find(masks: Masks, call: str, then: dict[str, Any], now: dict[str, Any]) -> Match | Miss:
     matcher = Matcher(masks)
     matcher.add(recorded(call, then))
     return matcher.find(call, now)

@@ -48,7 +48,7 @@ class Life(Struct, omit_defaults=True):
     empty workspace, and None if that isn't kept; ``no_files`` says why. ``lost``: why what a command has changed isn't
     kept. ``partial``: not its calls from the first one on, or its caller is no agent. ``file_bytes`` are those of all
     its files, with the snapshot's. ``resumed`` is the recording of the life that it goes on with after a crash, of
-    which it had ``answers`` replies.
+    which it had ``answers`` replies. ``hash_seed`` orders the sets of its Python program.
     """
 
     life: str
@@ -66,6 +66,7 @@ class Life(Struct, omit_defaults=True):
     file_bytes: int = 0
     resumed: str | None = None
     answers: int = 0
+    hash_seed: int | None = None
 
     def spoil(self, reason: str) -> None:
         """It can't be replayed; the first reason stays."""
@@ -84,7 +85,6 @@ class AgentFacts(Struct, omit_defaults=True):
     id: int
     command: list[str] | None = None
     python: str | None = None
-    hash_seed: int | None = None
 
 
 class Manifest(Struct, omit_defaults=True):

@@ -19,7 +19,7 @@ import trio
 from attrs import Factory, define
 
 from agentos import __version__
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import HASH_SEED, Agent, Registry
 from agentos.finishing import run_and_finish
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
@@ -172,12 +172,12 @@ class Recorder:
                 found.spoil(reason)
                 self._note_change(recording)
 
-    def note_resumed(self, caller: Caller, former: str, answers: int) -> None:
-        """The caller's life is given ``answers`` replies of the recording ``former``."""
+    def note_resumed(self, caller: Caller, former: str, answers: int, hash_seed: int) -> None:
+        """The caller's life is given ``answers`` replies of the recording ``former``, and its hash seed."""
         life, recordings = self._look_up(caller)
         for recording in recordings:
             if (found := recording.lives.get(life)) is not None:
-                found.resumed, found.answers = former, answers
+                found.resumed, found.answers, found.hash_seed = former, answers, hash_seed
                 self._note_change(recording)
 
     # -- What is recorded ------------------------------------------------------------------------------------------
@@ -228,9 +228,10 @@ class Recorder:
             return recording.lives[name]
         life = recording.lives[name] = Life(name, agent, time.time())
         recording.manifest.lives.append(life)
-        spec = spec_of.spec if spec_of is not None else None
         facts = AgentFacts(number)
-        if spec is not None:
+        if spec_of is not None:
+            spec = spec_of.spec
+            life.hash_seed = spec_of.hash_seed if HASH_SEED not in spec.env else None
             facts.command = [*(spec.command or [spec.script or ""]), *spec.args]
             facts.python = spec.python
             if spec.network == "host":

@@ -85,6 +85,7 @@ class LifeReplay:
     progress: Progress = field(factory=Progress)
     over: trio.Event = field(factory=trio.Event)
     masks: Masks = Masks()
+    hash_seed: int | None = None
     _matcher: Matcher = field(init=False)
     _turn: Limiter = field(factory=lambda: Limiter(1))
     answered: trio.Event = field(factory=trio.Event)  # all recorded calls were made again

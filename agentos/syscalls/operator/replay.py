@@ -147,6 +147,7 @@ class ReplayCalls:
         masks = read_masks([*recording.manifest.masks, *self.recorder.settings.masks], "masks")
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live, masks=masks)
+        told.hash_seed = life.hash_seed
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
         told.progress.notes += [*notes, *list_losses(found, switch, life)]

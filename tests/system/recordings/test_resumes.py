@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from attrs import define
 
-from agentos.recordings.reader import RecordedCall, read_recording
+from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos_sdk import AgentOSClient
 from agentos_sdk.values import ToolCall
 from tests.llm.vendors.script import Called, Says, Script, Text
@@ -177,6 +177,7 @@ class Agents:
         until(lambda: "over" in lines(client, name), f"{name} is over", show=lambda: client.logs(name, tail=60))
         notes = [line["text"] for line in client.logs(name, tail=200)["lines"] if line["stream"] == "kernel"]
         assert not [note for note in notes if note.startswith("begins anew")]
+        assert len({recording.manifest.lives[0].hash_seed for recording in self.list_recordings(name)}) == 1
         assert asked_turns(self.met, name) == Counter(range(TURNS + (name == "loop")))
         if name != "endpoint":
             assert (self.work / name / "done").read_text() == "01234567"
@@ -186,8 +187,12 @@ class Agents:
 
     def last_calls(self, name: str) -> list[RecordedCall]:
         """The calls of its latest recording."""
+        return [*self.list_recordings(name)[-1].calls()]
+
+    def list_recordings(self, name: str) -> list[Recording]:
+        """The agent's recordings, the latest last."""
         found = (self.kernel.state_dir / "recordings").glob(f"{name}-*.recording")
-        return [*read_recording(max(found, key=lambda path: int(path.stem.rpartition("-")[2]))).calls()]
+        return [*map(read_recording, sorted(found, key=lambda path: int(path.stem.rpartition("-")[2])))]
 
     def is_recorded(self, name: str, turn: int) -> bool:
         """Whether all that came before the point acted-TURN is on the disk."""

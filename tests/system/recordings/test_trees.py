@@ -55,7 +55,7 @@ with AgentOSClient() as me:
         letters += me.recv_messages(2, timeout=60)["messages"]
     me.wait("child", timeout=60)
     me.store("said", sorted(letter["message"] for letter in letters))
-    print(sorted(letter["message"] for letter in letters), child["id"], flush=True)
+    print(hash("the same in a replay"), sorted(letter["message"] for letter in letters), child["id"], flush=True)
 """
 WORKER = """
 import sys

@@ -37,6 +37,7 @@ from agentos_sdk.values import Limits
 
 from .call_tables import CallTables, StandIn
 from .peer_identity import Peers
+from .places import Places
 
 MAX_SET_SIZE_OF_OTHERS = set_files.SetSize(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 
@@ -68,6 +69,7 @@ class Callers:
     ids: Iterator[int]  # of callers
     kernels: Sequence[str]  # directories that only the kernel may access
     authorizer: PermissionAuthorizer = field(init=False)
+    places: Places = field(init=False)
     peers: Peers = field(init=False)
     tables: CallTables = field(init=False)
     operator_counts: CallCounts = field(factory=CallCounts)  # of all connections of the operator
@@ -79,8 +81,9 @@ class Callers:
 
     def __attrs_post_init__(self) -> None:
         self.peers = Peers(self.registry)
+        self.places = Places(self.registry)
         self.authorizer = PermissionAuthorizer(
-            AgentTree(self.registry.is_own, self._name, self._is_parent, self.registry.are_siblings), self.kernels
+            AgentTree(self.places.is_own, self._name, self._is_parent, self.places.are_siblings), self.kernels
         )
         self.tables = CallTables(self.authorizer)
 
@@ -105,6 +108,7 @@ class Callers:
         if (stand_in := self.standing_in.get(spec.name)) is not None:
             self.tables.seal(number, stand_in)
             caller.replayed, caller.approvals = stand_in, stand_in
+            self.places.take(number, stand_in.name)
             caller.table = self.tables.of(number)
         former = self.registry.find_by_name(spec.name)
         if former is not None:
@@ -126,6 +130,7 @@ class Callers:
     def go_live(self, caller: Caller, stand_in: StandIn | None, whole: bool) -> None:
         """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""
         caller.replayed, caller.approvals = None, self.approvals
+        self.places.leave(caller.id)
         if whole and self.tables.open(caller.id, stand_in):
             caller.table = self.tables.of(caller.id)
 
@@ -188,6 +193,7 @@ class Callers:
     def forget(self, agent: Agent) -> None:
         """Remove an agent's mailbox with its unread messages, its rights, and its place in the model's queue."""
         self.mail.close(agent.id)
+        self.places.leave(agent.id)
         self.tables.forget(agent.id)
         self.authorizer.remove_caller(agent.id)
         self.line.remove_agent(agent.queue_path)
@@ -370,7 +376,7 @@ class Callers:
 
     def _is_parent(self, number: int, other: int) -> bool:
         """The operator, on any connection, is the parent of the declared agents and of those that it spawned."""
-        agent = self.registry.get(number)
+        agent = self.registry.get(self.places.find(number))
         if agent is None or agent.spawner == other:
             return agent is not None
         of_operator = agent.parent is None and agent.guest is None

@@ -11,6 +11,7 @@ lives or may be started again; what an ended agent keeps is small (decisions 82 
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from secrets import randbelow
 
 import trio
 from attrs import define, field
@@ -40,6 +41,8 @@ from .life.output import Output
 from .life.present import EndedLife, Life
 from .spec import AgentSpec
 
+HASH_SEED = "PYTHONHASHSEED"
+MAX_HASH_SEED = 2**32 - 1  # 0 would mean the same order in all runs
 MAX_ENDED = 1000  # ended agents kept, for waits for their end and for their logs
 MAX_ENDED_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
 LAST_LINES, LAST_BYTES = 50, 8 << 10
@@ -111,6 +114,7 @@ class Agent:
     problem: StartError | None = None
     arrived: trio.Event = field(factory=trio.Event)  # it has come up, ended for good, or was given up
     came_up: bool = False
+    hash_seed: int = 0  # of Python programs in its present life, each drawn anew; recordings have it
     pauses: int = 0  # how often it was paused
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
 
@@ -262,6 +266,9 @@ class Registry:
         """Give the agent a new life, before its program is started."""
         if agent.wish.at_next_start is not None:
             agent.wish.take_changes()
+        replayed = agent.caller.replayed
+        known = replayed.hash_seed if replayed is not None else None
+        agent.hash_seed = known if known is not None else randbelow(MAX_HASH_SEED) + 1
         self.change(agent, AgentSpawned(agent.id, agent.name))
         agent.caller.greeted = trio.Event()
         if agent.over.is_set():  # a supervisor above has restarted the group it belongs to

@@ -23,7 +23,8 @@ from agentos.mcp.pins import TABLES as PINS
 from agentos.permissions.approvals.answers import TABLES as ANSWERS
 from agentos.permissions.approvals.entries import TABLES as APPROVALS
 from agentos.private_files import UnsafeFile, describe_error
-from agentos.recordings.recorder import RecordingSettings, open_recorder
+from agentos.recordings.recorder import open_recorder
+from agentos.recordings.selection import RecordingSettings
 from agentos.services import ids, usage
 from agentos.services.audit.chain import KILLED, kernel_entry
 from agentos.services.audit.log import open_audit
@@ -142,4 +143,4 @@ def read_settings(settings: Settings) -> RecordingSettings:
     declared = {spec.name for spec in settings.config.root.agents()}
     if unknown := [name for name in settings.record if name not in declared]:
         raise BootError(f"--record {unknown[0]}: the configuration has no agent of that name")
-    return RecordingSettings(settings.config.recording.max_total, settings.record)
+    return RecordingSettings(settings.config.recording.max_total, settings.record, settings.config.recording.masks)

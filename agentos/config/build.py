@@ -44,6 +44,7 @@ from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.presets import BadPreset, check_place, read_preset, user_directories
+from agentos.recordings.masks import BadMask, read_masks
 from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
@@ -142,7 +143,7 @@ class Builder(Reader):
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.storage = self.read(StorageTable, file.storage, ("storage",)).table
-        self.recording = self.read(RecordingTable, file.recording, ("recording",)).table
+        self.recording = self._read_recording(self.read(RecordingTable, file.recording, ("recording",)))
         self.http = read_http(self, file.http)
         self.dashboard = read_dashboard(self, file.dashboard)
         self.metrics = read_metrics(self, file.metrics)
@@ -172,6 +173,14 @@ class Builder(Reader):
             least = f"at least {LOG_FILES} times max_file_size, which is {settings.max_file_size:,} bytes"
             self.add_mistake(read, f"expected {least}, got {settings.max_total:,} bytes", "max_total")
         return settings
+
+    def _read_recording(self, read: ReadTable) -> RecordingTable:
+        table: RecordingTable = read.table
+        try:
+            read_masks(table.masks, "a mask")
+        except BadMask as error:
+            self.add_mistake(read, str(error), "masks")
+        return table
 
     def _read_approvals(self, read: ReadTable) -> ApprovalSettings:
         settings = ApprovalSettings(**read.present_fields())

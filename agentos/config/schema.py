@@ -116,9 +116,10 @@ class StorageTable:
 
 @frozen(kw_only=True)
 class RecordingTable:
-    """``[recording]``: ``max_total`` is the most that all recordings take, in bytes."""
+    """``[recording]``: ``max_total`` is the most that all recordings take, in bytes; ``masks`` are RE2 patterns."""
 
     max_total: Annotated[Size, Rule(lambda size: size >= MIN_RECORDINGS, "a size of at least 1M")] = Size(1 << 30)
+    masks: Words = ()
 
 
 @frozen(kw_only=True)

@@ -108,10 +108,14 @@ Kind = Literal["operator", "agent", "guest"]
 
 
 class Replayed(Protocol):
-    """The recorded life that an agent lives again. ``id`` and ``name`` are what the recorded one was told."""
+    """The recorded life that an agent lives again. ``id`` and ``name`` are what the recorded one was told.
+
+    ``hash_seed`` is the one that its program had, if that is known.
+    """
 
     id: int
     name: str
+    hash_seed: int | None
     live: trio.Event  # the recording is over, and the agent goes on
 
     def note_connection(self) -> None:

@@ -49,8 +49,9 @@ class Life(Struct, omit_defaults=True):
 
     ``reason``: why it can't be replayed. ``start`` is the snapshot NAME@ID of what it began with, :data:`EMPTY` for an
     empty workspace, and None if that isn't kept; ``no_files`` says why. ``lost``: why what a command has changed isn't
-    kept. ``file_bytes`` are those of all its files, with the snapshot's. ``resumed`` is the recording of the life that
-    it goes on with after a crash, of which it had ``answers`` replies.
+    kept. ``partial``: not its calls from the first one on, or its caller is no agent. ``file_bytes`` are those of all
+    its files, with the snapshot's. ``resumed`` is the recording of the life that it goes on with after a crash, of
+    which it had ``answers`` replies. ``hash_seed`` orders the sets of its Python program.
     """
 
     life: str
@@ -61,17 +62,24 @@ class Life(Struct, omit_defaults=True):
     failed: bool = False
     replayable: bool = True
     reason: str | None = None
+    partial: bool = False
     start: str | None = None
     no_files: str | None = None
     lost: str | None = None
     file_bytes: int = 0
     resumed: str | None = None
     answers: int = 0
+    hash_seed: int | None = None
 
     def spoil(self, reason: str) -> None:
         """It can't be replayed; the first reason stays."""
         if self.replayable:
             self.replayable, self.reason = False, reason
+
+    def leave_out(self, reason: str) -> None:
+        """It is no whole life of a program: a replay of all lives leaves it out."""
+        self.partial = True
+        self.spoil(reason)
 
 
 class AgentFacts(Struct, omit_defaults=True):
@@ -80,7 +88,6 @@ class AgentFacts(Struct, omit_defaults=True):
     id: int
     command: list[str] | None = None
     python: str | None = None
-    hash_seed: int | None = None
 
 
 class Manifest(Struct, omit_defaults=True):

@@ -3,8 +3,8 @@
 # A program that is run again asks nearly the same: tools print times and sizes, and a conversation repeats them in each
 # question after that. Rules, in this order; among equal recorded calls the n-th call gets the n-th answer:
 #   1. exact: the same request, without what isn't part of the question, such as timeouts.
-#   2. masked: equal after the masks of cassettes. A question that has answers of the model must have the same place,
-#      and its parts must be equal after masks, or have been reported as drift before.
+#   2. masked: equal after the masks of cassettes and the user's. A question that has answers of the model must have the
+#      same place, and its parts must be equal after masks, or have been reported as drift before.
 #   3. place: model, tools, roles and the model's answers so far are the same in exactly one unused question, and there
 #      is at least one answer. What differs is drift, and is reported once.
 #   4. Else there is no answer. The nearest question serves only to say what differs.
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from agentos.llm.cassettes.recorded_question import (
     Digests,
@@ -30,6 +30,7 @@ from agentos.llm.cassettes.recorded_question import (
     write_canonical,
 )
 
+from .masks import Masks
 from .reader import RecordedCall
 
 ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "async", "request_id"})  # keys that no answer depends on
@@ -83,8 +84,9 @@ class _Candidate:
 
 @define(eq=False)
 class Matcher:
-    """The recorded calls of one life. Not for several threads at once."""
+    """The recorded calls of one life. Not for several threads at once. ``masks`` are the user's."""
 
+    masks: Masks = Masks()
     _by_call: dict[str, list[_Candidate]] = field(factory=lambda: defaultdict(list))
     _by_digest: dict[tuple[str, str], list[_Candidate]] = field(factory=lambda: defaultdict(list))
     _passed: defaultdict[tuple[str, str], int] = field(factory=lambda: defaultdict(int))  # how many are used, at least
@@ -95,7 +97,7 @@ class Matcher:
     def add(self, call: RecordedCall) -> None:
         """Have this call answer one that is like it."""
         request = without_aside(call.request)
-        candidate = _Candidate(call, request, digest_request(call.call, request, self._known))
+        candidate = _Candidate(call, request, self._digest(call.call, request, self._known))
         self._by_call[call.call].append(candidate)
         for digest in {candidate.digests.exact, candidate.digests.masked, candidate.digests.place} - {""}:
             self._by_digest[call.call, digest].append(candidate)
@@ -108,24 +110,24 @@ class Matcher:
     def find(self, call: str, request: Json) -> Match | Miss:
         """The recorded call that answers this one; it answers no other. Takes 30 ms for a question of 1 MiB."""
         request = without_aside(request)
-        digests = digest_request(call, request)
+        digests = self._digest(call, request)
         self._asked[call, digests.masked] += 1
         if (equal := self._first(call, digests.exact)) is not None:
             return _use(equal, "exact")
         if not digests.place:
             equal = self._first(call, digests.masked)
             if equal is not None:
-                return _use(equal, "masked", list_masks(equal.question, request))
+                return _use(equal, "masked", list_masks(equal.question, request, self.masks))
             return self._explain(call, request, digests)
         there = [one for one in self._by_digest[call, digests.place] if not one.used]
         for one in there:
             if not self._new_parts(one.question, request):
-                return _use(one, "masked", list_masks(one.question, request))
+                return _use(one, "masked", list_masks(one.question, request, self.masks))
         if len(there) != 1:
             return self._explain(call, request, digests)
         drift: list[Difference] = []
         for part, recorded, now in self._new_parts(there[0].question, request):
-            self._reported.add((digest_masked(write_canonical(recorded)), digest_masked(write_canonical(now))))
+            self._reported.add((self._digest_part(recorded), self._digest_part(now)))
             drift += list_differences(part, recorded, now)
         return _use(there[0], "drifted", drift=drift[:MAX_DIFFERENCES])
 
@@ -140,10 +142,17 @@ class Matcher:
         found = []
         for part, old, new in split_parts(recorded, now):
             if old != new:
-                pair = digest_masked(write_canonical(old)), digest_masked(write_canonical(new))
+                pair = self._digest_part(old), self._digest_part(new)
                 if pair[0] != pair[1] and pair not in self._reported:
                     found.append((part, old, new))
         return found
+
+    def _digest(self, call: str, request: Json, known: MessageDigests | None = None) -> Digests:
+        found = digest_request(call, request, known)
+        return evolve(found, masked=digest_request(call, self.masks.apply(request)).masked) if self.masks else found
+
+    def _digest_part(self, part: object) -> str:
+        return digest_masked(write_canonical(self.masks.apply(part)))
 
     def _explain(self, call: str, request: Json, digests: Digests) -> Miss:
         candidates = self._by_call.get(call, [])
@@ -201,9 +210,10 @@ def split_parts(recorded: Json, now: Json) -> Iterator[tuple[str, Any, Any]]:
             yield key, mine, other
 
 
-def list_masks(recorded: Json, now: Json) -> Sequence[str]:
-    """The names of the masks that cover what differs."""
-    found: dict[str, None] = {}
+def list_masks(recorded: Json, now: Json, masks: Masks) -> Sequence[str]:
+    """The names of the masks that cover what differs; of the user's the patterns."""
+    found = dict.fromkeys(masks.list_used(recorded, now))
+    recorded, now = masks.apply(recorded), masks.apply(now)
     for _, old, new in split_parts(recorded, now):
         if old != new:
             pairs = zip(*(find_masked(write_canonical(each)) for each in (old, new)), strict=False)

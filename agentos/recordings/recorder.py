@@ -16,10 +16,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
-from attrs import Factory, define, frozen
+from attrs import Factory, define
 
 from agentos import __version__
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import HASH_SEED, Agent, Registry
 from agentos.finishing import run_and_finish
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
@@ -35,6 +35,7 @@ from .format import SUFFIX, AgentFacts, Life, Manifest, plain_name
 from .kept import list_names, prune
 from .lines import LineMaker, Seen
 from .queue import WriteQueue, measure
+from .selection import RecordingSettings, Selection
 from .writer import FULL, Target
 
 log = logging.getLogger(__name__)
@@ -44,25 +45,6 @@ CHUNK_COST = 100  # bytes that a chunk counts besides its body
 PRUNED_EVERY = 16  # the share of `max_total` that is written between two looks at what is kept: one of 16
 OWN = range(Op.RECORD_START, 0x76)  # calls about recordings
 EARLIER = "it began before the recording"
-
-
-@frozen
-class RecordingSettings:
-    """``max_total``: bytes of all recordings together. ``agents`` are recorded in all their lives, by name."""
-
-    max_total: int = 1 << 30
-    agents: Collection[str] = ()
-
-
-@frozen
-class Selection:
-    """Whose calls a recording has: callers by id, all without; and agents by name, in their later lives, too."""
-
-    callers: Collection[int] | None = None
-    agents: Collection[str] = ()
-
-    def covers(self, number: int, name: str) -> bool:
-        return self.callers is None or number in self.callers or name in self.agents
 
 
 @define(eq=False)
@@ -116,6 +98,7 @@ class Recorder:
         self._order = itertools.count(1)
         self._by_caller: dict[int, tuple[str, Sequence[Active]]] = {}  # life and recordings
         self._calls = WeakKeyDictionary[Call, _Begun]()  # under way, in tasks
+        self._former: dict[int, int] = {}  # lives that agents of the same name had before, by id
         self._looked_at = 0  # bytes of the active recordings when `prune` was last run
         self._prune = trio.Event()
         self._since = time.time()
@@ -176,10 +159,11 @@ class Recorder:
         if agent is None:
             life = "operator/1" if caller.kind == "operator" else f"guest {plain_name(caller.name)}/1"
         else:
-            life = name_life(agent)
-        found = [each for each in self.active if each.selection.covers(caller.id, caller.name)]
+            life = self._name_life(agent)
+        above = agent.parent if agent is not None else None
+        found = [each for each in self.active if each.selection.covers(caller.id, caller.name, above)]
         for recording in found if agent is None else ():
-            self._add_life(recording, life, life[:-2], caller.id, None).spoil("its caller is no agent")
+            self._add_life(recording, life, life[:-2], caller.id, None).leave_out("its caller is no agent")
         self._by_caller[caller.id] = life, found
         return life, found
 
@@ -189,12 +173,12 @@ class Recorder:
                 found.spoil(reason)
                 self._note_change(recording)
 
-    def note_resumed(self, caller: Caller, former: str, answers: int) -> None:
-        """The caller's life is given ``answers`` replies of the recording ``former``."""
+    def note_resumed(self, caller: Caller, former: str, answers: int, hash_seed: int) -> None:
+        """The caller's life is given ``answers`` replies of the recording ``former``, and its hash seed."""
         life, recordings = self._look_up(caller)
         for recording in recordings:
             if (found := recording.lives.get(life)) is not None:
-                found.resumed, found.answers = former, answers
+                found.resumed, found.answers, found.hash_seed = former, answers, hash_seed
                 self._note_change(recording)
 
     # -- What is recorded ------------------------------------------------------------------------------------------
@@ -204,7 +188,8 @@ class Recorder:
         if not self.active:
             return False
         agent = self.registry.get(number)
-        return any(each.selection.covers(number, agent.name if agent is not None else "") for each in self.active)
+        name, above = (agent.name, agent.parent) if agent is not None else ("", None)
+        return any(each.selection.covers(number, name, above) for each in self.active)
 
     def take_event(self, event: Event) -> None:
         """Begin and end the lives of agents; a subscriber."""
@@ -221,19 +206,33 @@ class Recorder:
             started = self._start(agent.name, Selection([agent.id]), share, automatic=True)
             agent.recording = display_path(started.target.directory)
         for recording in self.active:
-            if recording.selection.covers(agent.id, agent.name):
-                self._add_life(recording, name_life(agent, next_=True), agent.name, agent.id, agent)
+            if recording.selection.covers_agent(agent):
+                if not agent.lives:
+                    self._count_former(recording, agent)
+                self._add_life(recording, self._name_life(agent, next_=True), agent.name, agent.id, agent)
                 self.choose_tables([agent.id])
         self._by_caller.pop(agent.id, None)
+
+    def _count_former(self, recording: Active, agent: Agent) -> None:
+        """An agent that is spawned anew under its name goes on with the numbers of the former one's lives."""
+        self._former = {number: count for number, count in self._former.items() if self.registry.get(number)}
+        lives = [life.life for life in recording.manifest.lives if life.agent == agent.name]
+        if lives:
+            self._former[agent.id] = max(int(life.rpartition("/")[2]) for life in lives)
+
+    def _name_life(self, agent: Agent, *, next_: bool = False) -> str:
+        """The name of an agent's present life, or of the next one, which is about to begin."""
+        return f"{plain_name(agent.name)}/{self._former.get(agent.id, 0) + agent.lives + next_}"
 
     def _add_life(self, recording: Active, name: str, agent: str, number: int, spec_of: Agent | None) -> Life:
         if name in recording.lives:
             return recording.lives[name]
         life = recording.lives[name] = Life(name, agent, time.time())
         recording.manifest.lives.append(life)
-        spec = spec_of.spec if spec_of is not None else None
         facts = AgentFacts(number)
-        if spec is not None:
+        if spec_of is not None:
+            spec = spec_of.spec
+            life.hash_seed = spec_of.hash_seed if HASH_SEED not in spec.env else None
             facts.command = [*(spec.command or [spec.script or ""]), *spec.args]
             facts.python = spec.python
             if spec.network == "host":
@@ -245,7 +244,7 @@ class Recorder:
     def note_start(self, agent: Agent, start: str | None, why_not: str | None = None, size: int = 0) -> None:
         """Have an agent's present life name what it began with, or say why that isn't kept."""
         for recording in self.active:
-            if (life := recording.lives.get(name_life(agent))) is not None:
+            if (life := recording.lives.get(self._name_life(agent))) is not None:
                 life.start, life.no_files, life.file_bytes = start, why_not, size
                 self._note_change(recording)
 
@@ -285,7 +284,7 @@ class Recorder:
     def _end_life(self, event: AgentExited) -> None:
         agent = self.registry.get(event.agent_id)
         self._by_caller.pop(event.agent_id, None)
-        name, end = (name_life(agent), agent.end) if agent is not None else ("", None)
+        name, end = (self._name_life(agent), agent.end) if agent is not None else ("", None)
         for recording in [*self.active]:
             if (life := recording.lives.pop(name, None)) is not None:
                 life.ended, life.exit = time.time(), event.reason
@@ -302,8 +301,8 @@ class Recorder:
         recording.max_entries = max_entries
         self.manual = recording
         for agent in self.registry:
-            if agent.pid is not None and selection.covers(agent.id, agent.name):
-                self._add_life(recording, name_life(agent), agent.name, agent.id, agent).spoil(EARLIER)
+            if agent.pid is not None and selection.covers_agent(agent):
+                self._add_life(recording, self._name_life(agent), agent.name, agent.id, agent).leave_out(EARLIER)
         self._change_tables(recording)
         return recording
 
@@ -312,6 +311,7 @@ class Recorder:
         own = next(found for n in itertools.count(1) if (found := f"{title}-{n}") not in self._names)
         self._names.add(own)
         manifest = Manifest(version=__version__, name=own, began=time.time(), automatic=automatic)
+        manifest.masks = [*self.settings.masks]
         target = Target(self.directory / f"{own}{SUFFIX}", max_bytes, rotates=automatic)
         recording = Active(manifest, target, selection, automatic)
         self.active.append(recording)
@@ -344,8 +344,7 @@ class Recorder:
         if chosen.callers is None:
             self.choose_tables(None)
             return
-        agents = (self.registry.find_by_name(name) for name in chosen.agents)
-        self.choose_tables({*chosen.callers, *(agent.id for agent in agents if agent is not None)})
+        self.choose_tables({*chosen.callers, *(agent.id for agent in self.registry if chosen.covers_agent(agent))})
 
     def _note_change(self, recording: Active) -> None:
         self.queue.put_manifest(recording.target, recording.manifest)
@@ -389,11 +388,6 @@ class Recorder:
                 self._end(recording)
         finally:
             self.queue.close()
-
-
-def name_life(agent: Agent, *, next_: bool = False) -> str:
-    """The name of an agent's present life, or of the next one, which is about to begin."""
-    return f"{plain_name(agent.name)}/{agent.lives + next_}"
 
 
 def is_failed(end: End | None) -> bool:

@@ -303,6 +303,14 @@ def test_the_bound_of_the_state_directory() -> None:
     ]
 
 
+@pytest.mark.usefixtures("home")
+def test_masks_of_recordings_are_patterns() -> None:
+    assert loaded("[recording]\nmasks = ['ticket-\\d+', 'x']\n").recording.masks == ("ticket-\\d+", "x")
+    assert said("[recording]\nmasks = ['fine', '(']\n") == [
+        "agentos.toml:2: recording.masks: a mask: '(': missing ): ("
+    ]
+
+
 def test_a_call_waits_for_a_person_no_longer_than_its_entry_is_kept() -> None:
     why = "a call can't wait longer than its entry is kept: set timeout to at most"
     assert said('[approvals]\ntimeout = "20m"\n') == [

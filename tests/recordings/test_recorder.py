@@ -13,28 +13,24 @@ import pytest
 import trio
 from attrs import Factory, frozen
 
-from agentos.access.think_request import ThinkRequest
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.table import Table
-from agentos.llm.providers import provider as llm
 from agentos.recordings import queue, writer
 from agentos.recordings import recorder as recorder_module
-from agentos.recordings.format import SUFFIX, Manifest, encode_line, encode_manifest
-from agentos.recordings.kept import scan
+from agentos.recordings.format import SUFFIX, encode_line
 from agentos.recordings.lines import LineMaker, Seen
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
-from agentos.recordings.recorder import Active, Recorder, RecordingSettings, Selection, open_recorder
+from agentos.recordings.recorder import Active, Recorder, open_recorder
+from agentos.recordings.selection import RecordingSettings, Selection
 from agentos.services.events import AgentExited, AgentSpawned
 from agentos.services.rate_limit import Rate
 from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import End
 from tests.support.rights import Grants, Notebook
-from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 
 KEY = "sk-canary-0123456789"
@@ -357,122 +353,35 @@ async def test_an_observer_of_all_calls_is_told_of_recorded_ones_as_well(tmp_pat
         assert active.entries == 2
 
 
-def make_agent(recorder: Recorder, name: str, **spec: Any) -> Agent:
-    caller = Caller(7, "agent", name, make_caller(recorder).table, Grants(), Notebook())
-    agent = Agent(AgentSpec(name, **spec), caller, ("root",), None, None, None, (), Rate(1, 1))
+def add_spawned(recorder: Recorder, number: int, name: str, parent: Agent | None = None) -> Agent:
+    caller = Caller(number, "agent", name, Table((), None), Grants(), Notebook())
+    agent = Agent(AgentSpec(name), caller, ("root",), parent, 1, None, (), Rate(1, 1))
     recorder.registry.add(agent)
     return agent
 
 
-def live(recorder: Recorder, agent: Agent, end: End, *calls: bytes) -> None:
-    """A whole life."""
-    recorder.take_event(AgentSpawned(agent.id, agent.name))
-    agent.lives += 1
-    for body in calls:
-        noop(agent.caller, body)
-    agent.end = end
-    recorder.take_event(AgentExited(agent.id, agent.name, end.reason))
-
-
-async def test_each_life_of_an_agent_with_record_is_a_recording(tmp_path: Path) -> None:
+async def test_a_tree_covers_what_was_spawned_below_it_and_nothing_else(tmp_path: Path) -> None:
     async with open_recorder(tmp_path, RecordingSettings()) as recorder:
-        agent = make_agent(recorder, "coder", command=["true"], record=True)
-        live(recorder, agent, End(0, None, "exit status 0"), b"1")
-        noop(agent.caller, b"between")
-        live(recorder, agent, End(None, 9, "killed by SIGKILL"), b"2", b"3")
-        live(recorder, agent, End(None, 15, "stopped: killed by SIGTERM"))
-        await recorder.queue.flush()
-        found = [read_recording(tmp_path / f"coder-{number}{SUFFIX}") for number in (1, 2, 3)]
+        chief = add_spawned(recorder, 1, "chief")
+        child = add_spawned(recorder, 2, "child", chief)
+        add_spawned(recorder, 3, "grandchild", child)
+        add_spawned(recorder, 4, "other")
+        recorder.start("chief", Selection((), frozenset(["chief"]), tree=True))
 
-    lives = [life for each in found for life in each.manifest.lives]
-    assert [(life.life, life.failed, life.replayable) for life in lives] == [
-        ("coder/1", False, True),
-        ("coder/2", True, True),
-        ("coder/3", False, True),
-    ]
-    assert [len([*each.calls()]) for each in found] == [1, 2, 0]
-    assert found[0].manifest.agents["coder"].command == ["true"]
+        assert [recorder.wants(number) for number in (1, 2, 3, 4)] == [True, True, True, False]
+        assert not Selection((), frozenset(["chief"])).covers_agent(child)
 
 
-async def test_what_no_call_has_spoils_a_life(tmp_path: Path) -> None:
-    async with open_recorder(tmp_path, RecordingSettings(agents=["coder"])) as recorder:
-        agent = make_agent(recorder, "coder", command=["true"])
-        recorder.take_event(AgentSpawned(agent.id, "coder"))
-        agent.lives += 1
-        recorder.miss(agent.caller, "it reached api.test")
-        recorder.close()
-        await recorder.queue.flush()
-
-        [life] = read_recording(tmp_path / f"coder-1{SUFFIX}").manifest.lives
-    assert (life.replayable, life.reason) == (False, "it reached api.test")
-
-
-async def test_an_agent_with_the_hosts_network_cannot_be_replayed(tmp_path: Path) -> None:
+async def test_an_agent_that_is_spawned_anew_goes_on_with_the_numbers_of_the_former_ones_lives(tmp_path: Path) -> None:
     async with open_recorder(tmp_path, RecordingSettings()) as recorder:
-        agent = make_agent(recorder, "coder", command=["true"], record=True, network="host")
-        live(recorder, agent, End(0, None, "exit status 0"))
-        await recorder.queue.flush()
+        active = recorder.start("all", Selection())
+        for number in (5, 6):
+            agent = add_spawned(recorder, number, "child")
+            for _ in range(2):
+                recorder.take_event(AgentSpawned(number, "child"))
+                agent.lives += 1
+                recorder.take_event(AgentExited(number, "child", "exit status 0"))
+            agent.over.set()
 
-        [life] = read_recording(tmp_path / f"coder-1{SUFFIX}").manifest.lives
-    assert life.reason == "it has the host's network, which isn't recorded"
-
-
-async def test_a_life_that_is_too_long_keeps_its_last_calls(tmp_path: Path) -> None:
-    async with open_recorder(tmp_path, RecordingSettings(max_total=80_000)) as recorder:
-        agent = make_agent(recorder, "coder", command=["true"], record=True)
-        recorder.take_event(AgentSpawned(agent.id, "coder"))
-        agent.lives += 1
-        for number in range(300):
-            noop(agent.caller, json.dumps({"number": number}).encode())
-            if not number % 50:
-                await recorder.queue.flush()
-        agent.end = End(1, None, "exit status 1")
-        recorder.take_event(AgentExited(agent.id, "coder", "exit status 1"))
-        await recorder.queue.flush()
-        found = read_recording(tmp_path / f"coder-1{SUFFIX}")
-        numbers = [call.request["number"] for call in found.calls()]
-        size = scan(tmp_path)[0].size
-
-    assert numbers == [*range(numbers[0], 300)]
-    assert 0 < numbers[0] < 250
-    assert 8_000 < size <= 20_000
-    [life] = found.manifest.lives
-    assert (life.failed, life.reason) == (True, "it was too long to be kept whole: it has its last calls")
-
-
-def think(number: int) -> Seen:
-    messages = [llm.Message("user", f"question {n}" * 20) for n in range(number)]
-    request = ThinkRequest(llm.Question("m", messages))
-    return Seen("coder/1", Op.THINK, (2 * number - 1, 2 * number), 0, 0, request, None, b"{}")
-
-
-@each_row("rotates", [False, True])
-def test_no_question_goes_on_with_one_that_is_not_there(tmp_path: Path, rotates: bool) -> None:
-    target = writer.Target(tmp_path / f"{rotates}.recording", 4_000, rotates)
-    manifest = encode_manifest(Manifest(name="coder-1"))
-    maker = LineMaker(lambda result: result, tuple)
-
-    for number in range(1, 30):
-        writer.write(maker, writer.Batch([(think(number), [target])], [(target, manifest)]))
-        calls = [*read_recording(target.directory).calls()]
-        assert [len(call.request["messages"]) for call in calls] == [(call.begin + 1) // 2 for call in calls]
-
-    assert (target.ended is None, target.cut) == (rotates, rotates)
-    assert [call.begin for call in calls][-1] == (57 if rotates else calls[-1].begin)
-
-
-async def test_a_name_that_no_file_should_have_is_made_plain(tmp_path: Path) -> None:
-    async with open_recorder(tmp_path, RecordingSettings()) as recorder:
-        agent = make_agent(recorder, "a..b", command=["true"], record=True)
-        live(recorder, agent, End(0, None, "exit status 0"), b"1")
-        everyone = recorder.start("recording", Selection())
-        guest = make_caller(recorder)
-        guest.name = "link 3/ö"
-        noop(guest)
-        recorder.stop(everyone)
-        await recorder.queue.flush()
-
-    recorded = read_recording(tmp_path / f"a-b-1{SUFFIX}")
-    assert [(life.life, life.agent) for life in recorded.manifest.lives] == [("a-b/1", "a..b")]
-    [call] = read_recording(tmp_path / f"recording-1{SUFFIX}").calls()
-    assert call.life == "guest link-3--/1"
+        assert [life.life for life in active.manifest.lives] == [f"child/{number}" for number in range(1, 5)]
+        assert all(life.ended is not None for life in active.manifest.lives)

@@ -20,7 +20,7 @@ from agentos.agents.jail.isolation_report import lacking
 from agentos.agents.jail.jail import Jail, KernelAddress, Unhealthy
 from agentos.agents.jail.openai_endpoint import Endpoint, Serve, endpoint
 from agentos.agents.jail.usage import complete_usage
-from agentos.agents.registry import Agent, Registry, StartError, describe_end
+from agentos.agents.registry import HASH_SEED, Agent, Registry, StartError, describe_end
 from agentos.agents.spec import AgentSpec
 from agentos.agents.tree.container import cancel_when
 from agentos.agents.workspaces.view import View, view_from_jail
@@ -359,6 +359,7 @@ def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dic
         **outside,
         **(http.environment if http is not None else {}),
         **(filtered_network.ENVIRONMENT if agent.spec.network == "filtered" else {}),
+        HASH_SEED: str(agent.hash_seed),
         **agent.spec.env,
         "AGENTOS_SOCKET": SOCKET if agent.spec.jailed else path,
         "AGENTOS_AGENT_NAME": told.name,

@@ -87,11 +87,14 @@ def describe_files(directory: str | None) -> str:
     return f"the workspace {what}"
 
 
-def find_spec(registry: Registry, name: str) -> AgentSpec:
-    """The declared agent's. Raises ``NotFound``."""
+def find_spec(registry: Registry, name: str, is_fork: bool) -> AgentSpec:
+    """The declared agent's, or of one that was spawned; only a declared one can be forked. Raises ``NotFound``."""
     agent = registry.find_by_name(name)
-    if agent is None or not agent.declared:
-        raise NotFound(f"agent: the configuration declares no {name}: its program can't be found")
+    if agent is None or (is_fork and not agent.declared):
+        why = "" if is_fork else ", and none was spawned that the kernel still knows"
+        raise NotFound(f"agent: the configuration declares no {name}{why}: its program can't be found")
+    if agent.spec.copied:
+        raise NotFound(f"agent: the script of {name} was copied from its spawner's jail, and went with it")
     return agent.spec
 
 

@@ -24,6 +24,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.private_files import display_path
 from agentos.recordings.format import Json, Life, encode_line, write_body
 from agentos.recordings.lines import describe_request
+from agentos.recordings.masks import Masks
 from agentos.recordings.matching import UNSEEN, Difference, Match, Matcher, Miss, list_differences
 from agentos.recordings.reader import RecordedCall, Recording
 from agentos.threads import Limiter, check_cancelled, run_in_thread
@@ -56,11 +57,7 @@ def load_calls(recording: Recording, life: Life) -> Sequence[RecordedCall]:
     """
     if not life.replayable:
         raise ReplayFailed(f"{life.life} can't be replayed: {life.reason}")
-    size = sum(path.lstat().st_size for path in recording.path.iterdir())
-    if size > MAX_BYTES:
-        raise ReplayFailed(
-            f"{display_path(recording.path)}: {size} bytes; at most {MAX_BYTES >> 20} MiB can be replayed"
-        )
+    check_size(recording)
     found, weight = list[RecordedCall](), 0
     for call in recording.calls(life.life):
         check_cancelled()
@@ -72,6 +69,15 @@ def load_calls(recording: Recording, life: Life) -> Sequence[RecordedCall]:
                 f"after {len(found):,} of them, each whole, more than {MAX_WEIGHT >> 30} GiB"
             )
     return sorted(found, key=lambda call: call.begin)
+
+
+def check_size(recording: Recording) -> None:
+    """Raise :class:`ReplayFailed` for a recording that is too large to be replayed, and ``OSError``."""
+    size = sum(path.lstat().st_size for path in recording.path.iterdir())
+    if size > MAX_BYTES:
+        raise ReplayFailed(
+            f"{display_path(recording.path)}: {size} bytes; at most {MAX_BYTES >> 20} MiB can be replayed"
+        )
 
 
 @define(eq=False)
@@ -92,7 +98,9 @@ class LifeReplay:
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
     progress: Progress = field(factory=Progress)
     over: trio.Event = field(factory=trio.Event)
-    _matcher: Matcher = field(factory=Matcher)
+    masks: Masks = Masks()
+    hash_seed: int | None = None
+    _matcher: Matcher = field(init=False)
     _turn: Limiter = field(factory=lambda: Limiter(1))
     answered: trio.Event = field(factory=trio.Event)  # all recorded calls were made again
     _last: int = 0  # the number of the last recorded call that has to be made
@@ -100,6 +108,9 @@ class LifeReplay:
     left: int = 0  # recorded calls that weren't made yet
     _edited: bool = False  # an edited answer was given
     _waiting: int = 0  # calls that got no reply in the recording either
+
+    def __attrs_post_init__(self) -> None:
+        self._matcher = Matcher(self.masks)
 
     def load(self, calls: Sequence[RecordedCall]) -> None:
         """Have these calls answer. Slow: for a thread."""

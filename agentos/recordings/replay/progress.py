@@ -18,7 +18,7 @@ class Progress:
     ``divergence`` says in lines for people which call had no answer or another one, and how it differs. ``drift`` are
     differences that answers were found in spite of; ``masks`` the names of those that made calls equal. ``sealed``
     counts attempts to reach the network, ``notes`` are sentences about what wasn't compared, and ``recording`` is the
-    directory of the one that is made of it.
+    directory of the one that is made of it. ``lives``: of several lives, that of each by its name.
     """
 
     total: int = 0
@@ -33,6 +33,7 @@ class Progress:
     sealed: int = 0
     notes: list[str] = field(factory=list)
     recording: str | None = None
+    lives: "dict[str, Progress]" = field(factory=dict)
 
     @property
     def current(self) -> int:

@@ -81,6 +81,7 @@ class Resumer:
             self.recorder.maker.mark_secrets,
             repeats_files=repeats,
             switch=Switch(live=True),
+            hash_seed=life.hash_seed,
             give_rights=lambda caller, life, whole: self.callers.go_live(caller, None, whole),
         )
         facts = recording.manifest.agents.get(life.agent)
@@ -111,7 +112,8 @@ class ResumedLife:
         agent, answers = self.agent, self.replay.left
         self.callers.resume(agent.caller, self.replay)
         self.callers.mail.lease_again(agent.id, self.leased)
-        self.recorder.note_resumed(agent.caller, self.recording, answers)
+        agent.hash_seed = self.replay.hash_seed or agent.hash_seed
+        self.recorder.note_resumed(agent.caller, self.recording, answers, agent.hash_seed)
         self.callers.registry.publish(LifeResumed(agent.id, agent.name, self.replay.life, self.recording, answers))
         text = f"goes on after the crash of {self.replay.life} with {answers} recorded answers of {self.recording}"
         agent.output.add("kernel", text)

@@ -45,6 +45,16 @@ class Pattern:
         """Whether the pattern is found anywhere in ``text``, a line."""
         return self._one.search(text.encode(errors="surrogatepass")) is not None
 
+    def find_all(self, text: str) -> list[bytes]:
+        """All that it matches in ``text``."""
+        return [found.group() for found in self._one.finditer(text.encode(errors="backslashreplace"))]
+
+    def replace(self, text: str, by: str) -> str:
+        """The text with ``by`` for all that it matches."""
+        data = text.encode(errors="backslashreplace")
+        replaced: bytes = self._one.sub(lambda found: by.encode(), data)
+        return replaced.decode()
+
     def may_match(self, json: bytes) -> bool:
         """Whether a line may match whose text is somewhere in this ASCII JSON."""
         return self._plain in json

@@ -15,7 +15,8 @@ from agentos.private_files import display_path
 from agentos.recordings.export import TooLong, list_entries
 from agentos.recordings.format import Json, encode_line
 from agentos.recordings.reader import BadRecording
-from agentos.recordings.recorder import Active, Recorder, Selection
+from agentos.recordings.recorder import Active, Recorder
+from agentos.recordings.selection import Selection
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import recordings as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound, TooLarge, Unavailable
@@ -33,6 +34,8 @@ class RecordingCalls:
     async def prepare_start(self, caller: Caller, request: calls.RecordStart) -> Prepared:
         if request.agents is not None and request.filter_agents is not None:
             raise BadRequest("filter_agents: expected either agents, by name, or these, by id")
+        if request.tree and request.agents is None:
+            raise BadRequest("tree: expected only with agents, by name")
 
         async def act(call: Call) -> calls.RecordingBegun:
             if self._goes_on is not None:
@@ -55,7 +58,7 @@ class RecordingCalls:
         for name in request.agents:
             if self.registry.find_by_name(name) is None:
                 raise NotFound(f"agents: no agent is called {name!r}")
-        return Selection((), frozenset(request.agents))
+        return Selection((), frozenset(request.agents), request.tree)
 
     async def prepare_stop(self, caller: Caller, request: calls.RecordStop) -> Prepared:
         async def act(call: Call) -> calls.RecordingEnded:

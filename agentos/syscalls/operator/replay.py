@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.recordings.commands import CommandFiles
-from agentos.recordings.format import NAME, Life
+from agentos.recordings.format import NAME
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
-from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
+from agentos.recordings.masks import BadMask, read_masks
+from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.recordings.recorder import Recorder
+from agentos.recordings.replay.agent import SUFFIX as REPLAY_SUFFIX
 from agentos.recordings.replay.agent import (
     AgentReplay,
     choose_life,
@@ -33,11 +35,12 @@ from agentos.recordings.replay.agent import (
 from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
 from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
 from agentos.recordings.replay.letters import find_letters
-from agentos.recordings.replay.life import LifeReplay, load_calls
-from agentos.recordings.replay.progress import Replay, ReplayFailed
+from agentos.recordings.replay.life import LifeReplay, check_size, load_calls
+from agentos.recordings.replay.progress import Progress, Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
 from agentos.recordings.replay.switch import is_of_own_key, list_losses, plan_switch
 from agentos.recordings.replay.text import TextReplay, read_entries
+from agentos.recordings.replay.tree import MAX_LIVES, TreeReplay, split_lives
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import replay as calls
@@ -45,7 +48,8 @@ from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
 SOURCES = "recording, recording_data, path: expected one of them"
-PATH_FIELDS = ("agent", "code", "until", "then", "edits", "model", "hold")
+FORK_FIELDS = ("until", "then", "edits", "model", "hold")
+PATH_FIELDS = ("agent", "code", *FORK_FIELDS)
 OF_PATH = f"{', '.join(PATH_FIELDS)}: expected only with path"
 
 
@@ -83,7 +87,7 @@ class ReplayCalls:
 
         return Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
 
-    async def _open(self, caller: Caller, path: str, request: calls.ReplayStart) -> AgentReplay:
+    async def _open(self, caller: Caller, path: str, request: calls.ReplayStart) -> AgentReplay | TreeReplay:
         code = request.code
         place = Path(path) if os.path.isabs(path) else self.recorder.directory / f"{path}{DIRECTORY_SUFFIX}"
         if not os.path.isabs(path) and not NAME.fullmatch(path):
@@ -91,18 +95,49 @@ class ReplayCalls:
         if code is not None and not os.path.isabs(code):
             raise BadRequest(f"code: expected an absolute path, got {code!r:.200}")
         try:
-            recording, life, found = await run_in_thread(_read, place, request.agent)
-            own = await run_in_thread(os.path.samefile, place.parent, self.recorder.directory)
-        except BadRecording as error:
+            recording = await run_in_thread(read_recording, place)
+            is_tree = request.agent is None and len(recording.manifest.lives) > 1
+            if is_tree and all(getattr(request, name) is None for name in FORK_FIELDS):
+                return await self._open_all(caller, recording, request)
+            return await self._open_one(caller, recording, request.agent, request)
+        except (BadRecording, BadMask) as error:
             raise BadRequest(str(error)) from None
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
         except OSError as error:
             raise Unavailable(f"{place}: {error.strerror}") from None
+
+    async def _open_all(self, caller: Caller, recording: Recording, request: calls.ReplayStart) -> TreeReplay:
+        """The replay of all lives of a recording."""
+        lives, notes = split_lives(recording.manifest)
+        if not lives:
+            raise ReplayFailed("; ".join(notes))
+        if len(lives) > MAX_LIVES:
+            raise BadRequest(f"agent: the recording has {len(lives)} lives, more than {MAX_LIVES}: name one of them")
+        counts = await run_in_thread(count_calls, recording)
+        taken = set[str]()  # names of those that were opened, which may not have begun
+
+        async def open_one(life: str) -> Replay:
+            return await self._open_one(caller, recording, life, request, taken)
+
+        name = f"{recording.manifest.name}{REPLAY_SUFFIX}"
+        return TreeReplay(name, {life.life: counts[life.life] for life in lives}, open_one, notes)
+
+    async def _open_one(
+        self,
+        caller: Caller,
+        recording: Recording,
+        agent: str | None,
+        request: calls.ReplayStart,
+        taken: set[str] | None = None,
+    ) -> AgentReplay:
+        """The replay of one life; its name is none of those ``taken``, and becomes one."""
+        code, life = request.code, choose_life(recording, agent)
+        found = await run_in_thread(load_calls, recording, life)
         switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
         if request.hold is not None and not switch.live:
             raise BadRequest('hold: expected only with then = "live"')
-        spec = find_spec(self.callers.registry, life.agent)
+        spec = find_spec(self.callers.registry, life.agent, switch.live)
         overlays, directory = self.snapshots.overlays, find_directory(spec, switch.live)
         start, notes = await find_start(self.snapshots, life, describe_files(directory))
         if start is not None:
@@ -111,13 +146,16 @@ class ReplayCalls:
             directory = await run_in_thread(overlays.make_empty)
         spec = describe_replay(spec, code, switch.live, directory)
         facts = recording.manifest.agents.get(life.agent)
+        masks = read_masks([*recording.manifest.masks, *self.recorder.settings.masks], "masks")
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
-        told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
+        told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live, masks=masks)
+        told.hash_seed = life.hash_seed
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
         told.progress.notes += [*notes, *list_losses(found, switch, life)]
         keys = None
         if switch.live:
+            own = await run_in_thread(os.path.samefile, recording.path.parent, self.recorder.directory)
             letters = find_letters(found, switch, own)
             told.deliver = partial(letters.put, self.callers.mail)
             told.progress.notes += letters.notes
@@ -127,6 +165,9 @@ class ReplayCalls:
             left = await run_in_thread(overlays.store.list_names)  # files of former forks
             # Nothing is awaited from here on until it runs.
             spec = choose_name(spec, lambda name: name in left or self._is_taken(name))
+        if taken is not None:
+            spec = choose_name(spec, lambda name: name in taken or self.callers.registry.is_taken(name))
+            taken.add(spec.name)
         files = StartFiles(self.snapshots, start, switch.live) if start is not None else None
         hold, flush = bool(request.hold), self.recorder.queue.flush
         return AgentReplay(self.supervision, self.callers, spec, told, caller, flush, hold, files, keys)
@@ -147,11 +188,12 @@ class ReplayCalls:
                 entries_skipped=now.skipped,
                 divergence=now.divergence,
                 error=now.error,
-                drift=[calls.Drift(**attrs.asdict(one)) for one in now.drift],
+                drift=list_drift(now),
                 masks=dict(now.masks),
                 sealed=now.sealed,
                 notes=list(now.notes),
                 recording=now.recording,
+                lives=[describe_life(life, one) for life, one in now.lives.items()],
             )
 
         return Prepared((Right("replay_status"),), act, about="")
@@ -164,10 +206,32 @@ class ReplayCalls:
         return Prepared((Right("replay_stop"),), act, about="")
 
 
-def _read(path: Path, agent: str | None) -> tuple[Recording, Life, Sequence[RecordedCall]]:
-    recording = read_recording(path)
-    life = choose_life(recording, agent)
-    return recording, life, load_calls(recording, life)
+def describe_life(life: str, now: Progress) -> calls.LifeProgress:
+    """One of several lives as REPLAY_STATUS has it."""
+    return calls.LifeProgress(
+        life=life,
+        state=now.state,
+        verdict=now.verdict,
+        total_entries=now.total,
+        entries_replayed=now.replayed,
+        entries_skipped=now.skipped,
+        divergence=now.divergence,
+        error=now.error,
+        drift=list_drift(now),
+        masks=dict(now.masks),
+        sealed=now.sealed,
+        notes=list(now.notes),
+    )
+
+
+def list_drift(now: Progress) -> list[calls.Drift]:
+    return [calls.Drift(**attrs.asdict(one)) for one in now.drift]
+
+
+def count_calls(recording: Recording) -> Counter[str]:
+    """How many calls each life has. Reads the file."""
+    check_size(recording)
+    return Counter(call.life for call in recording.calls())
 
 
 def syscalls(

@@ -468,13 +468,14 @@ class Calls:
         include_exec: bool | None = None,
         max_bytes: int | None = None,
         max_entries: int | None = None,
+        tree: bool | None = None,
     ) -> Reply:
         """Record calls from now on: those of the ``agents`` with these names, or callers with the ids
         ``filter_agents``.
 
         Without both it is every caller, the operator included. ``include_think=False`` leaves THINK out of what
         RECORD_STATUS exports, and so on. The recording ends by itself at ``max_bytes``, or after ``max_entries``
-        calls.
+        calls. With ``tree`` also what the ``agents`` spawn, and what that spawns.
         """
         return self._make_call(0x70, locals())
 
@@ -512,10 +513,11 @@ class Calls:
     ) -> Reply:
         """Have an agent live a recorded life again, in a jail without a network, with its calls answered from there.
 
-        ``path`` is the recording's name or directory, ``agent`` the agent or its life ``NAME/2``, ``code`` another
-        directory with its program. Or replay the text of RECORD_STATUS, which is ``recording`` as well as
-        ``recording_data``: STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared,
-        other calls are skipped. The operator alone; one replay at a time, and ten that go on live.
+        ``path`` is the recording's name or directory, ``agent`` the agent or its life ``NAME/2``; without it all
+        lives are replayed, each alone. ``code`` is another directory with the program. Or replay the text of
+        RECORD_STATUS, which is ``recording`` as well as ``recording_data``: STORE, FETCH, DELETE and KEYS are done
+        in a scope of the replay's own and compared, other calls are skipped. The operator alone; one replay at a
+        time, and ten that go on live.
 
         With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what
         follows: ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are

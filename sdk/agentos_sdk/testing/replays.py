@@ -35,6 +35,7 @@ def run_replay(
             "masks": {},
             "sealed": 0,
             "notes": [],
+            "lives": [],
         }
     return wait_replay(client, begun["name"])
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agentos.llm.cassettes.recorded_question import MASKS
 from agentos.recordings.format import Life, Manifest
 from agentos.recordings.reader import read_recording
 from agentos.userland.cli.recordings.recordings import describe_end, show_recording
@@ -42,3 +43,17 @@ def test_a_life_is_shown_with_what_it_went_on_with_and_what_of_its_files_is_lost
     assert "went on after a crash with 2 answers of coder-0\n" in text
     assert (shown["lost"], shown["resumed"], shown["answers"]) == (life.lost, life.resumed, life.answers)
     assert (shown["failed"], shown["start"]) == (False, None)
+
+
+def test_a_recording_lists_the_masks_that_a_replay_of_it_uses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = read_recording(write_recording(tmp_path / "r", [line(1, "NOOP")], masks=["ticket-\\d+"]))
+
+    show_recording(found, None, 9, contents=False, as_json=False)
+    text = capsys.readouterr().out
+    show_recording(found, None, 9, contents=False, as_json=True)
+    masks = json.loads(capsys.readouterr().out)["masks"]
+
+    assert f"masks of a replay: {', '.join(MASKS)}; its own: 'ticket-\\\\d+'\n" in text
+    assert masks == {"built_in": [*MASKS], "own": ["ticket-\\d+"]}

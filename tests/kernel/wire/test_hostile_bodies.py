@@ -178,7 +178,10 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     SET_AUDIT_CONFIG: (["log_http"], b'"log_http": true'),
     GET_CONTENTS: (["name", "agent_id", "since_id", "limit"], b""),
     RECORD_START: (
-        ["agents", "filter_agents", "include_think", "include_http", "include_exec", "max_bytes", "max_entries"],
+        [
+            *("agents", "filter_agents", "tree", "include_think"),
+            *("include_http", "include_exec", "max_bytes", "max_entries"),
+        ],
         b'"agents": ["nowhere"]',
     ),
     RECORD_STOP: (["any"], b""),

@@ -51,6 +51,7 @@ def test_the_environment_is_built_and_nothing_of_the_kernels_is_in_it(kernel: Ke
 
     environment = found["environment"]
     ours = {name: environment.pop(name) for name in list(environment) if name.startswith("AGENTOS_")}
+    assert 0 < int(environment.pop("PYTHONHASHSEED")) < 2**32
     assert environment == {
         "PATH": "/bin",
         "HOME": pwd.getpwuid(os.geteuid()).pw_dir,
@@ -67,6 +68,7 @@ def test_in_a_jail_it_has_what_it_needs_there(kernel: Kernel, client: AgentOSCli
 
     environment = json.loads(lines(client, "jailed")[0])["environment"]
     ours = {name: environment.pop(name) for name in list(environment) if name.startswith("AGENTOS_")}
+    assert 0 < int(environment.pop("PYTHONHASHSEED")) < 2**32
     assert environment == {
         "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": "/sdk",

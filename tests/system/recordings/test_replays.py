@@ -30,6 +30,9 @@ model = "wise"
 base_url = "{url}"
 openai_endpoint = true
 
+[recording]
+masks = ['ticket-\\d+']
+
 [[agents]]
 name = "partner"
 command = ["sleep", "1000"]
@@ -62,7 +65,7 @@ with AgentOSClient() as me:
     who = me.hello()
     first = me.think("What is to be done in /srv?")
     me.write_file("notes.txt", first["content"])
-    ran = me.exec("date +%s%N; echo from the command")
+    ran = me.exec("date +%s%N; echo from the command ticket-1")
     me.store("seen", first["content"])
     up = me.send_message({"text": first["content"]}, to_name="partner")
     asked = [("user", "What is to be done in /srv?"), ("assistant", first["content"]), ("user", ran["stdout"])]
@@ -238,6 +241,16 @@ def test_words_that_differ_where_an_answer_is_found_are_drift(recorded: Recorded
         "drifted: 7 of 7 calls",
         "prompt: message 3 (user): recorded '', now 'a word'",
     ]
+
+
+def test_what_a_users_mask_makes_equal_is_named_with_it(recorded: Recorded, tmp_path: Path) -> None:
+    code = recorded.change(tmp_path, ("ticket-1", "ticket-22"))
+    done = recorded.replay("--code", code)
+    manifest = recorded.kernel.state_dir / "recordings" / "coder-1.recording" / "recording.json"
+
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "identical: 7 of 7 calls")
+    assert "equal after masks: ticket-\\d+ (1)" in done.stdout.splitlines()
+    assert json.loads(manifest.read_text())["masks"] == ["ticket-\\d+"]
 
 
 def test_a_recorded_question_is_asked_anew_of_several_models(recorded: Recorded) -> None:

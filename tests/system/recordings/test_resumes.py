@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from attrs import define
 
-from agentos.recordings.reader import RecordedCall, read_recording
+from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos_sdk import AgentOSClient
 from agentos_sdk.values import ToolCall
 from tests.llm.vendors.script import Called, Says, Script, Text
@@ -171,10 +171,13 @@ class Agents:
     server: HttpServer
     work: Path
 
-    def check_done_once(self, client: AgentOSClient, name: str) -> None:
+    def check_done_once(self, client: AgentOSClient, name: str, points: Sequence[str]) -> None:
+        for point in points:  # a life each
+            until((self.work / name / f"killed-{point}").exists, f"{name} gets to {point}")
         until(lambda: "over" in lines(client, name), f"{name} is over", show=lambda: client.logs(name, tail=60))
         notes = [line["text"] for line in client.logs(name, tail=200)["lines"] if line["stream"] == "kernel"]
         assert not [note for note in notes if note.startswith("begins anew")]
+        assert len({recording.manifest.lives[0].hash_seed for recording in self.list_recordings(name)}) == 1
         assert asked_turns(self.met, name) == Counter(range(TURNS + (name == "loop")))
         if name != "endpoint":
             assert (self.work / name / "done").read_text() == "01234567"
@@ -184,8 +187,12 @@ class Agents:
 
     def last_calls(self, name: str) -> list[RecordedCall]:
         """The calls of its latest recording."""
+        return [*self.list_recordings(name)[-1].calls()]
+
+    def list_recordings(self, name: str) -> list[Recording]:
+        """The agent's recordings, the latest last."""
         found = (self.kernel.state_dir / "recordings").glob(f"{name}-*.recording")
-        return [*read_recording(max(found, key=lambda path: int(path.stem.rpartition("-")[2]))).calls()]
+        return [*map(read_recording, sorted(found, key=lambda path: int(path.stem.rpartition("-")[2])))]
 
     def is_recorded(self, name: str, turn: int) -> bool:
         """Whether all that came before the point acted-TURN is on the disk."""
@@ -247,7 +254,7 @@ def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path, n
         for turn in range(TURNS):
             up(client.send_message(turn, to_name="worker"))
         for name in points:
-            made.check_done_once(client, name)
+            made.check_done_once(client, name, points[name])
         assert client.mail("worker")["count"] == 0
         subscribe(wire, "LIFE_RESUMED", "RESUME_FAILED", since=0)
         told = poll(wire)
@@ -282,7 +289,7 @@ def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -
             made.kernel.start_again()
         with made.kernel.client() as client:
             for name in names:
-                made.check_done_once(client, name)
+                made.check_done_once(client, name, points[name])
         made.kernel.stop()
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from agentos.recordings.format import SUFFIX, Manifest
 from agentos.recordings.kept import remove, scan
+from agentos.recordings.masks import BUILT_IN
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_table, printable, table_width
@@ -149,7 +150,8 @@ def show_recording(recording: Recording, wanted: str | None, most: int, contents
     if as_json:
         shown = [{**call.as_json(), **({"contents": call.kept} if call.kept and contents else {})} for call in calls]
         described = [*map(asdict, manifest.lives)]
-        print_json({"name": manifest.name, "lives": described, "life": life.life, "calls": shown})
+        masks = {"built_in": BUILT_IN, "own": manifest.masks}
+        print_json({"name": manifest.name, "lives": described, "life": life.life, "masks": masks, "calls": shown})
         return
     lasted = f", {format_offset(life.ended - life.began)}" if life.ended is not None else ""
     end = life.exit or "no end is recorded"
@@ -162,6 +164,8 @@ def show_recording(recording: Recording, wanted: str | None, most: int, contents
         click.echo(printable(f"what its commands changed isn't kept: {life.lost}"))
     if life.resumed is not None:
         click.echo(printable(f"went on after a crash with {plural(life.answers, 'answer')} of {life.resumed}"))
+    own = f"; its own: {' '.join(map(repr, manifest.masks))}" if manifest.masks else ""
+    click.echo(printable(f"masks of a replay: {', '.join(BUILT_IN)}{own}"))
     end_at = max([0.0, *(call.start + (call.duration or 0.0) for call in calls)])
     scale = Scale(calls[0].start if found.left_out else 0.0, end_at)
     width = table_width()

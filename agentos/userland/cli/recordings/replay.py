@@ -26,14 +26,14 @@ MAX_SHOWN = 20  # differences
 def replay(
     recording: str, agent: str | None, code: Path | None, strict: bool, as_json: bool, socket_path: str | None
 ) -> None:
-    """Have an agent's program live a recorded life again.
+    """Have agents' programs live recorded lives again.
 
-    REC is a recording's name or directory, AGENT an agent in it or one of its lives, as coder/2. The program runs in
-    a jail without a network, and all its calls are answered from the recording: no model is asked, no command of EXEC
-    runs, no message leaves.
+    REC is a recording's name or directory, AGENT an agent in it or one of its lives, as coder/2; without it all lives
+    are replayed, each alone. A program runs in a jail without a network, and all its calls are answered from the
+    recording: no model is asked, no command of EXEC runs, no message leaves, no agent is spawned.
 
-    The exit status is 0 if all calls were the same, 1 if one had no answer or wasn't made, and 2 if there was no
-    replay.
+    The exit status is 0 if all calls were the same, 1 if one had no answer or wasn't made, and 2 if a life could not
+    be replayed.
     """
     path = str(Path(recording).absolute()) if recording.endswith(SUFFIX) else recording
     where = str(code.absolute()) if code is not None else None
@@ -54,6 +54,9 @@ def replay(
 def describe(found: Mapping[str, Any]) -> list[str]:
     """What a person reads about a replay that has ended."""
     lines = [found["verdict"] if not found.get("entries_replayed") else counted(found)]
+    if found["lives"]:
+        lines += [line for one in found["lives"] for line in indented(one["life"], describe({**one, "lives": []}))]
+        return lines + [f"note: {note}" for note in found["notes"]]
     if found["error"]:
         lines.append(found["error"])
     if found["divergence"]:
@@ -68,6 +71,10 @@ def describe(found: Mapping[str, Any]) -> list[str]:
     if found["sealed"]:
         lines.append(f"{plural(found['sealed'], 'attempt')} to reach the network refused")
     return lines + [f"note: {note}" for note in found["notes"]]
+
+
+def indented(life: str, lines: list[str]) -> list[str]:
+    return [f"{life}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
 
 
 def counted(found: Mapping[str, Any]) -> str:

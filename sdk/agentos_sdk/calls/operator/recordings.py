@@ -34,6 +34,7 @@ class RecordStart(Request[RecordingBegun]):
 
     Without both it is every caller, the operator included. ``include_think=False`` leaves THINK out of what
     RECORD_STATUS exports, and so on. The recording ends by itself at ``max_bytes``, or after ``max_entries`` calls.
+    With ``tree`` also what the ``agents`` spawn, and what that spawns.
     """
 
     op = Op.RECORD_START
@@ -45,6 +46,7 @@ class RecordStart(Request[RecordingBegun]):
     include_exec: bool = True
     max_bytes: Bytes | None = None
     max_entries: Positive | None = None
+    tree: bool = False
 
 
 @record

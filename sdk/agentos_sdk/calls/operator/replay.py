@@ -28,10 +28,10 @@ class ReplayStarted:
 class ReplayStart(Request[ReplayStarted]):
     """Have an agent live a recorded life again, in a jail without a network, with its calls answered from there.
 
-    ``path`` is the recording's name or directory, ``agent`` the agent or its life ``NAME/2``, ``code`` another
-    directory with its program. Or replay the text of RECORD_STATUS, which is ``recording`` as well as
-    ``recording_data``: STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared, other calls
-    are skipped. The operator alone; one replay at a time, and ten that go on live.
+    ``path`` is the recording's name or directory, ``agent`` the agent or its life ``NAME/2``; without it all lives are
+    replayed, each alone. ``code`` is another directory with the program. Or replay the text of RECORD_STATUS, which is
+    ``recording`` as well as ``recording_data``: STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own
+    and compared, other calls are skipped. The operator alone; one replay at a time, and ten that go on live.
 
     With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what follows:
     ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are other answers of
@@ -65,13 +65,32 @@ class Drift:
 
 
 @record
+class LifeProgress:
+    """One of several lives that are replayed; fields as in :class:`ReplayProgress`."""
+
+    life: str
+    state: ReplayState
+    verdict: str | None
+    total_entries: int
+    entries_replayed: int
+    entries_skipped: int
+    divergence: str | None
+    error: str | None
+    drift: Sequence[Drift]
+    masks: dict[str, int]
+    sealed: int
+    notes: Sequence[str]
+
+
+@record
 class ReplayProgress:
     """A replay that runs or has ended. ``progress`` goes from 0 to 1, ``current_entry`` to ``total_entries``.
 
     ``verdict`` is None until it has ended: identical, drifted, diverged, exhausted, unfinished or can't. ``divergence``
     says which call had no answer, or another one, and how it differs; ``error`` why there was no replay. ``masks``
     counts the calls that were equal only after masks, by mask; ``sealed`` attempts to reach the network. ``recording``
-    is the directory of the one that is made of it, once it has ended, if it goes on live.
+    is the directory of the one that is made of it, once it has ended, if it goes on live. Of several ``lives`` the
+    verdict is the worst, and the rest their sum.
     """
 
     success: bool = True
@@ -89,6 +108,7 @@ class ReplayProgress:
     sealed: int
     notes: Sequence[str]
     recording: str | None = None
+    lives: Sequence[LifeProgress] = ()
 
 
 @record

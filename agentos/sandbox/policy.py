@@ -122,6 +122,7 @@ class RootImage:
     profile executes only what is there. ``environment`` has variables that replace the defaults, ``user`` is the name
     of the sandbox's user, and ``accounts`` are the image's passwd and group.
 
+    ``owned`` has those of its files that belong to others than root, as root inside sees them, in the ids of the store.
     With an ``upper``, as of an :class:`Overlay`, what is written anywhere stays there: so an image is built.
     """
 
@@ -131,6 +132,7 @@ class RootImage:
     environment: tuple[tuple[str, str], ...] = ()
     user: str = ""
     accounts: tuple[str, str] = ("", "")
+    owned: str = ""
     upper: str = ""
 
 

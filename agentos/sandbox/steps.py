@@ -222,7 +222,7 @@ class MountImage(NamedTuple):
     of ``size`` bytes and ``inodes``, or, with a size of 0, it is read-only. ``files`` are those of the sandbox's own,
     by path. With root the tree is that of a :class:`DetachLayer` whose target is :data:`IMAGE`. As
     :class:`MountOverlay`, after :class:`TakeIdentity`. With an ``upper`` what is written goes there; with root its tree
-    is that of :data:`IMAGE_UPPER`.
+    is that of :data:`IMAGE_UPPER`. Files of the tree of :data:`IMAGE_OWNED`, if there is one, stand in for the image's.
     """
 
     source: str
@@ -236,7 +236,7 @@ class MountImage(NamedTuple):
     upper: str = ""
 
 
-IMAGE, IMAGE_UPPER = "image", "image.upper"
+IMAGE, IMAGE_OWNED, IMAGE_UPPER = "image", "image.owned", "image.upper"
 
 
 def layer_targets(target: str, lowers: int) -> tuple[str, ...]:

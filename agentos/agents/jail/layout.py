@@ -317,6 +317,7 @@ def root_image(opened: Opened) -> RootImage:
         environment=tuple(config.env.items()),
         user=config.user,
         accounts=image.accounts,
+        owned=opened.owned,
         upper=opened.upper,
     )
 

@@ -168,6 +168,8 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
     elif image is not None and host_ids is not None:
         owner = host_ids.uid, host_ids.gid
         yield s.DetachLayer(image.path, s.IMAGE, owner, writable=False)
+        if image.owned and policy.inside_root:
+            yield s.DetachLayer(image.owned, s.IMAGE_OWNED, owner, writable=False, block=block)
         if image.upper:
             yield s.DetachLayer(image.upper, s.IMAGE_UPPER, owner, writable=True, block=block)
     if not isinstance(policy.workspace, Overlay):

@@ -62,8 +62,9 @@ def check_database(tree: Path, place: Path) -> list[int]:
 
 def progress(worker: Kernel) -> list[int]:
     """The last acknowledged row of each writer, now."""
-    [upper] = (worker.state_dir / "layers" / "worker").glob("l-*/work")
-    found = [upper.parent / "tree" / f"acknowledged-{number}" for number in range(WRITERS)]
+    layers = worker.state_dir / "layers" / "worker"  # there are others for as long as they are removed
+    upper = layers / json.loads((layers / "record.json").read_text())["layer"]
+    found = [upper / "tree" / f"acknowledged-{number}" for number in range(WRITERS)]
     return [int(one.read_bytes() or b"0") if one.exists() else 0 for one in found]
 
 

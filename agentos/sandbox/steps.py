@@ -92,18 +92,23 @@ class DetachRoot(NamedTuple):
 
 
 class DetachImage(NamedTuple):
-    """Mount an ext4 image file, to be bound at ``target``; done by the zygote, with root."""
+    """Mount an ext4 image file, to be bound at ``target``; done by the zygote, with root.
+
+    Its files are shown as a writable layer's (:class:`DetachLayer`).
+    """
 
     path: str
     target: str
+    owner: tuple[int, int]  # uid and gid
+    block: tuple[int, int] | None = None
 
 
 class DetachLayer(NamedTuple):
     """Copy the mount at a host path, to be a layer of :class:`MountOverlay`; done by the zygote, with root.
 
     Files of the path's owner belong to ``owner`` there and the other way round, by an id-mapped mount; the files of
-    all others stay theirs. No symbolic link in the path is followed. A path whose owner is the first id of ``block``, a
-    range of the store's, is shown with all of that range as the ids from ``owner`` on.
+    all others stay theirs. No symbolic link in the path is followed. A path whose owner is an id of ``block``, a range
+    of the store's, is shown with all of that range as the ids from ``owner`` on.
     """
 
     path: str

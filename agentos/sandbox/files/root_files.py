@@ -150,13 +150,17 @@ def open_steps(policy: Policy, binds: Sequence[s.Bind], wanted: Sequence[s.Bind]
 
 def detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> Iterator[Step]:
     for bind in binds:
+        ids, block = (host_ids.uid, host_ids.gid), STORE_IDS if policy.inside_root else None
         if bind.writable and isinstance(policy.workspace, Image):
-            yield s.DetachImage(bind.source, bind.target)
+            yield s.DetachImage(bind.source, bind.target, ids, block)
+            continue
+        if bind.writable and policy.inside_root:
+            yield s.DetachLayer(bind.source, bind.target, ids, writable=True, block=block)
             continue
         ours = bind.device or bind.source == policy.socket or _is_shown(bind.source, "host")
         follow = bind.target not in _targets_without_symlinks(policy)
         always = bind.target in (CODE, WORKSPACE)
-        owner = None if ours else (host_ids.uid, host_ids.gid)
+        owner = None if ours else ids
         yield s.DetachSource(bind.source, bind.target, follow, owner, always, bind.writable)
 
 

@@ -42,6 +42,13 @@ user = "root"
 workspace = {{ path = "{project}", mode = "overlay" }}
 
 [[agents]]
+name = "keeper"
+command = ["sleep", "1000"]
+image = "debian"
+user = "root"
+workspace = "keep"
+
+[[agents]]
 name = "plain"
 command = ["sleep", "1000"]
 image = "debian"
@@ -84,7 +91,7 @@ def started(kernels: None, project: Path) -> Iterator[Kernel]:
         layout = write_files(place / "layout", make_oci([tar_root(root)], {"User": "app"}, pack=False))
         import_image(Images(kernel.state_dir), layout, "debian")
         with kernel.client() as client:
-            for name in ("one", "two", "three", "plain"):
+            for name in ("one", "two", "three", "keeper", "plain"):
                 up(client.restart(name))
         yield kernel
 
@@ -169,3 +176,18 @@ def test_what_root_inside_changes_in_a_project_is_applied_without_its_ids_and_bi
     for name in ("new", "theirs"):
         made = (project / name).stat()
         assert (made.st_mode & 0o7777, made.st_uid) == (0o755, os.geteuid()), name
+
+
+def test_a_kept_workspace_of_root_inside_keeps_owners_and_bits_and_gives_none_on_the_host(started: Kernel) -> None:
+    code = "import os; os.mkdir('d'); os.chmod(os.open('d/f', os.O_CREAT), 0o6755); os.chown('d', 33, 42)"
+    look = "stat -c '%u %g %a' d d/f"
+    with started.client() as client:
+        before = sh(client, f'python3 -c "{code}"; {look}', "keeper")
+        up(client.restart("keeper"))
+        after = sh(client, f"{look}; rm -r d", "keeper")
+
+    assert before == after == ("33 42 755\n0 0 6755\n" if IS_ROOT else "0 0 755\n0 0 6755\n")
+    kept = started.state_dir / "workspaces"
+    assert kept.stat().st_mode & 0o077 == 0
+    for path in kept.glob("keeper"):  # a directory, where no image can be mounted
+        assert path.stat().st_uid == (STORE_IDS[0] if IS_ROOT else os.geteuid())

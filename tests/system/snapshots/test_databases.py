@@ -13,17 +13,19 @@ from tests.system.agents import up
 from .conftest import run
 
 WRITERS = 3
-WRITER = """
+KEPT = 2000  # rows of each writer: the database stays within the limit of the workspace
+WRITER = f"""
 import os, sqlite3, sys
 number, path = sys.argv[1:]
 database = sqlite3.connect("storm.db", timeout=60, isolation_level=None)
 database.execute("PRAGMA journal_mode = WAL")
 database.execute("PRAGMA wal_autocheckpoint = 20")
-database.execute("CREATE TABLE IF NOT EXISTS rows (writer INTEGER, n INTEGER, text TEXT)")
+database.execute("CREATE TABLE IF NOT EXISTS rows (writer INTEGER, n INTEGER, text TEXT, PRIMARY KEY (writer, n))")
 acknowledged = os.open(path, os.O_CREAT | os.O_WRONLY)
 for n in range(1, 1 << 40):
     database.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, n, "x" * (n % 3000)))
     os.pwrite(acknowledged, b"%020d" % n, 0)
+    database.execute("DELETE FROM rows WHERE writer = ? AND n <= ?", (number, n - {KEPT}))
 """
 BEGIN = f"""
 import subprocess, sys
@@ -53,9 +55,10 @@ def check_database(tree: Path, place: Path) -> list[int]:
     with closing(sqlite3.connect(place / "storm.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         for number, last in enumerate(acknowledged):
-            query = "SELECT count(*), max(n), sum(length(text) <> n % 3000) FROM rows WHERE writer = ?"
-            count, most, wrong = database.execute(query, (number,)).fetchone()
-            assert (most >= last, count, wrong) == (True, most, 0)
+            query = "SELECT count(*), min(n), max(n), sum(length(text) <> n % 3000) FROM rows WHERE writer = ?"
+            count, least, most, wrong = database.execute(query, (number,)).fetchone()
+            assert (most >= last, count, wrong) == (True, most - least + 1, 0)
+            assert least <= max(1, most - KEPT + 1)
     shutil.rmtree(place)
     return acknowledged
 

@@ -91,7 +91,7 @@ class Unpacking:
         self._directories.pop(entry.path, None)
         if entry.kind == "directory":
             if found is None or not stat.S_ISDIR(found.st_mode):
-                self._remove(parent, name, found)
+                beneath.remove(parent, name, found)
                 os.mkdir(name, 0o700, dir_fd=parent)
             self._directories[entry.path] = (entry.mode & 0o1777, entry.mtime)
             self._owners.note(self._inside(entry.path), entry.uid, entry.gid, entry.mode)
@@ -99,7 +99,7 @@ class Unpacking:
         if entry.kind == "hard link":
             self._link(entry, stream, parent, name, found)
             return
-        self._remove(parent, name, found)
+        beneath.remove(parent, name, found)
         bits = entry.mode if entry.kind == "file" else 0
         self._owners.note(self._inside(entry.path), entry.uid, entry.gid, bits, entry.capability)
         if entry.kind == "link":
@@ -119,7 +119,7 @@ class Unpacking:
                     raise FileNotFoundError
                 if found is not None and os.path.samestat(found, is_there):
                     return
-                self._remove(parent, name, found)
+                beneath.remove(parent, name, found)
                 os.link(other, name, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
                 self._owners.link(self._inside(entry.path), self._inside(target))
         except (FileNotFoundError, NotADirectoryError):
@@ -174,16 +174,10 @@ class Unpacking:
             with beneath.open_parent(self._top, path) as (here, name):
                 found = _look(here, name)
                 if path not in self._layer:
-                    self._remove(here, name, found)
+                    beneath.remove(here, name, found)
                 elif found is not None and stat.S_ISDIR(found.st_mode):
                     with beneath.open_directory(self._top, path) as inner:
                         waiting += [f"{path}/{each}" for each in os.listdir(inner)]
-
-    def _remove(self, parent: int, name: str, found: os.stat_result | None) -> None:
-        if found is not None and stat.S_ISDIR(found.st_mode):
-            beneath.remove_tree(parent, name)
-        elif found is not None:
-            os.unlink(name, dir_fd=parent)
 
 
 def _look(parent: int, name: str) -> os.stat_result | None:

@@ -1,10 +1,16 @@
 """A database in a workspace is written all the time, and each snapshot of it is sound and has what was acknowledged."""
 
 import json
+import os
+import re
 import shutil
 import sqlite3
+import subprocess
+import tempfile
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from tests.support.kernel import Kernel, until
 from tests.support.runs.rounds import rounds
@@ -87,3 +93,75 @@ def test_databases_that_are_written_meanwhile_are_sound_in_every_snapshot(worker
         up(client.snapshot("worker", "end"))
         up(client.rollback("worker", "end"))
         run(client, SOUND)
+
+
+POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin/postgres"), default=None)
+BEGIN_POSTGRES = """
+import os, subprocess
+os.environ["PATH"] = {programs!r}
+say = dict(stdout=open("log", "a"), stderr=subprocess.STDOUT, check=True)
+subprocess.run(["initdb", "-D", "data", "-k", "-A", "trust", "-U", "agent", "--no-locale", "-E", "UTF8"], **say)
+settings = "-k /tmp -c listen_addresses='' -c shared_buffers=8MB -c max_wal_size=32MB -c min_wal_size=32MB"
+subprocess.run(["pg_ctl", "-D", "data", "-w", "-o", settings, "start"], **say)
+subprocess.run(["psql", "-h", "/tmp", "-U", "agent", "postgres", "-c", "CREATE TABLE rows (n INT, text TEXT)"], **say)
+subprocess.Popen(["sh", "-c", {write!r}], stdout=say["stdout"], stderr=say["stderr"])
+"""
+WRITE = """
+n=0
+while n=$((n + 1)); do
+    echo "INSERT INTO rows VALUES ($n, repeat('x', $n % 3000)) RETURNING n;"
+done | psql -h /tmp -U agent -qtA postgres | while read n; do
+    echo $n > acknowledged.new && mv acknowledged.new acknowledged
+done
+"""
+ASK = "SELECT 'seen', count(*), max(n), sum((length(text) <> n % 3000)::int) FROM rows"
+
+
+@pytest.mark.skipif(POSTGRES is None, reason="NOT TESTED: PostgreSQL isn't installed here (Debian's postgresql)")
+def test_postgresql_that_is_written_meanwhile_recovers_from_every_snapshot(worker: Kernel) -> None:
+    assert POSTGRES is not None
+    programs = f"{POSTGRES.parent}:/usr/bin:/bin"
+    layers = worker.state_dir / "layers" / "worker"
+
+    def written() -> int:
+        layer = json.loads((layers / "record.json").read_text())["layer"]
+        try:
+            return int((layers / layer / "tree" / "acknowledged").read_text() or "0")
+        except FileNotFoundError:
+            return 0
+
+    with worker.client() as client:
+        run(client, BEGIN_POSTGRES.format(programs=programs, write=WRITE))
+        last = 0
+        for _ in range(2 if rounds(1) == 1 else 50):
+            until(lambda last=last: written() > last, "more is written")  # type: ignore[misc]
+
+            taken = up(client.snapshot("worker"))["snapshot"]
+
+            acknowledged, count, most, wrong = recover(find_layer(worker, taken), POSTGRES)
+            assert most >= acknowledged > last
+            assert (count, wrong) == (most, 0)
+            last = acknowledged
+            up(client.snapshots("worker", remove=taken))
+
+
+def recover(tree: Path, postgres: Path) -> tuple[int, int, int, int]:
+    """The last acknowledged row of a copy; and what it has after recovery: rows, the last, wrong ones."""
+    with tempfile.TemporaryDirectory(prefix="aos-postgres-", dir="/var/tmp") as made:
+        copy = Path(made, "data")
+        shutil.copytree(tree / "data", copy)
+        user = {}
+        if os.geteuid() == 0:  # which PostgreSQL refuses to be
+            user = {"user": 65534, "group": 65534, "extra_groups": []}
+            for path in (Path(made), copy, *copy.rglob("*")):
+                os.chown(path, 65534, 65534)
+        ended = subprocess.run(
+            [postgres, "--single", "-D", copy, "postgres"],
+            input=ASK,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            **user,
+        )
+        values = [value for value in re.findall(r'\d: \w+ = "(\w+)"', ended.stdout) if value != "seen"]
+        return (int((tree / "acknowledged").read_text()), *map(int, values))  # type: ignore[return-value]

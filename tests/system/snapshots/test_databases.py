@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,7 +151,7 @@ def recover(tree: Path, postgres: Path) -> tuple[int, int, int, int]:
     with tempfile.TemporaryDirectory(prefix="aos-postgres-", dir="/var/tmp") as made:
         copy = Path(made, "data")
         shutil.copytree(tree / "data", copy)
-        user = {}
+        user: dict[str, Any] = {}
         if os.geteuid() == 0:  # which PostgreSQL refuses to be
             user = {"user": 65534, "group": 65534, "extra_groups": []}
             for path in (Path(made), copy, *copy.rglob("*")):

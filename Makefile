@@ -36,7 +36,7 @@ help:
 	@echo "make proof-kills  kill the kernel fifty times under load: nothing that was acknowledged is lost"
 	@echo "make proof-mail   end the kernel a hundred times, half of them by kill -9: no acknowledged message is lost"
 	@echo "make proof-replay  kill recorded programs at each turn: all is done once, and replays are sealed"
-	@echo "make proof-snapshots  a thousand snapshots of databases that are written meanwhile: each is sound"
+	@echo "make proof-snapshots  snapshots of databases that are written meanwhile, 1,000 of SQLite and 50 of PostgreSQL: each is sound"
 	@echo "make proof-loop   kill the loop at each of its records: nothing is done twice"
 	@echo "make security  set up, then run the attacks alone, and programs behind the filtered network"
 	@echo "make check     ruff, mypy, import-linter, flake8-async, TypeScript over the dashboard"

@@ -9,6 +9,7 @@ Every digest that the archive names is compared, and the tree gets its name only
 
 import contextlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,15 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
+from agentos.private_files import display_path
+from agentos.sandbox.watch.tree_usage import measure_tree
 from agentos.services.snapshots import beneath
 
 from . import archive
 from .archive import Files, Found, TarFiles
 from .config import ImageConfig, take_config
 from .errors import BadArchive
+from .owners import MOST_ID, TREE, Owners, can_hold
 from .store import NAME, NAME_RULE, Image, Images, NewTree, describe_tree, read_accounts
 from .streams import MAX_READ, Stream, buffered, decompress, naming_damage
 from .tar import read_entries
@@ -33,14 +37,13 @@ _PEEKED = 64 << 10  # bytes in which the first entry must be
 
 
 class Said(Struct, frozen=True):
-    """What an archive says of its image. ``powers`` counts files whose set-id bits and capabilities were left out."""
+    """What an archive says of its image."""
 
     digest: str
     format: str
     layers: int
     config: ImageConfig = ImageConfig()
     left_out: Sequence[str] = ()
-    powers: int = 0
 
 
 def import_image(images: Images, source: "str | BinaryIO", name: str, bounds: Bounds = Bounds()) -> Image:  # noqa: B008
@@ -92,7 +95,8 @@ def _spool(images: Images, data: BinaryIO, bounds: Bounds) -> Iterator[BinaryIO]
 
 def _import(images: Images, name: str, bounds: Bounds, files: Files, found: Found) -> Image:
     config, left_out = take_config(found.config.config)
-    with images.make() as new, _unpack(new, bounds) as unpacking:
+    owners = Owners()
+    with images.make() as new, _unpack(new, bounds, owners) as unpacking:
         for blob, diff_id in zip(found.layers, found.config.rootfs.diff_ids, strict=True):
             with archive.open_blob(files, blob) as hashed, buffered(hashed) as raw:
                 stream = Stream(decompress(raw, blob.path), blob.path, _limit(bounds))
@@ -104,21 +108,21 @@ def _import(images: Images, name: str, bounds: Bounds, files: Files, found: Foun
                     raise BadArchive(f"{blob.path}: unpacked its digest is {stream.digest}, and should be {diff_id}")
         unpacking.finish()
         digest, count = found.digest, len(found.layers)
-        return finish(images, new, name, Said(digest, found.format, count, config, left_out, unpacking.powers))
+        return finish(images, new, name, Said(digest, found.format, count, config, left_out), owners)
 
 
 def _import_root(images: Images, name: str, bounds: Bounds, data: BinaryIO) -> Image:
-    stream = Stream(data, "the archive", _limit(bounds))
-    with images.make() as new, _unpack(new, bounds) as unpacking:
+    stream, owners = Stream(data, "the archive", _limit(bounds)), Owners()
+    with images.make() as new, _unpack(new, bounds, owners) as unpacking:
         unpacking.add_layer(stream)
         unpacking.finish()
-        return finish(images, new, name, Said(stream.digest, "root tar", 1, powers=unpacking.powers))
+        return finish(images, new, name, Said(stream.digest, "root tar", 1), owners)
 
 
 @contextlib.contextmanager
-def _unpack(new: NewTree, bounds: Bounds) -> Iterator[Unpacking]:
+def _unpack(new: NewTree, bounds: Bounds, owners: Owners) -> Iterator[Unpacking]:
     top = os.open(new.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    unpacking = Unpacking(top, bounds)
+    unpacking = Unpacking(top, bounds, owners)
     try:
         yield unpacking
     finally:
@@ -126,22 +130,36 @@ def _unpack(new: NewTree, bounds: Bounds) -> Iterator[Unpacking]:
         os.close(top)
 
 
-def finish(images: Images, new: NewTree, name: str, said: Said) -> Image:
+def finish(images: Images, new: NewTree, name: str, said: Said, owners: Owners) -> Image:
     """Write a tree to disk and name it."""
+    place = new.root.parent
     top = os.open(new.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size, entries, directories, names = describe_tree(top)
         accounts = read_accounts(top)
+        owners.prune(top)
+        if can_hold():
+            owners.lay_over(top, place)
+            owners.save(place)
+        if (place / TREE).is_dir():
+            with beneath.open_top(display_path(place / TREE)) as over:
+                size += measure_tree(os.dup(over), sys.maxsize, sys.maxsize).size
         beneath.sync(top)
     finally:
         os.close(top)
-    left_out = list(said.left_out)
-    if said.powers:
-        left_out.append(f"set-id bits and file capabilities aren't taken: {said.powers} files had them")
+    left_out = (*said.left_out, *_tell_lost(owners))
     given = (said.digest, said.format, said.layers, size, entries, time.time(), new.id, directories, names)
-    image = Image(name, *given, said.config, tuple(left_out), accounts)
+    image = Image(name, *given, said.config, left_out, accounts)
     images.name(image)
     return image
+
+
+def _tell_lost(owners: Owners) -> Iterator[str]:
+    if owners and not can_hold():
+        what, why = f"{len(owners)} entries have such", "a kernel without root has no ids for them"
+        yield f"owners besides root, set-id bits and file capabilities aren't taken: {what}, and {why}"
+    if owners.beyond:
+        yield f"owners beyond {MOST_ID} aren't taken: {owners.beyond} entries have such, and are root's"
 
 
 def _limit(bounds: Bounds) -> int:

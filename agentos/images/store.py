@@ -2,6 +2,7 @@
 
     images/NAME.json       an image's record, which names its tree
     images/trees/ID/root   its files; ID is random, and an image that is imported again gets another
+    images/trees/ID/owned  those of other owners than root once more, for root inside; owners.json lists them
     images/trees/ID/upper  while it is built: what a program in it writes
     images/cache/KEY.json  a step of a build that was done, whose tree the next build may begin with
     images/store.lock      held exclusively while records or trees begin or cease to be
@@ -32,6 +33,7 @@ from agentos.structs import learn
 
 from .config import ImageConfig
 from .errors import BadArchive, BadStore, NoImage
+from .owners import TREE
 
 PLACE, STEPS = "images", "cache"
 MAX_STEPS = 50  # of builds; their trees share the files that they have in common
@@ -78,12 +80,14 @@ learn(Image, Step)
 class Opened(Struct, frozen=True):
     """An image in use: its files stay until :meth:`close`. ``path`` leads to them, without links.
 
-    ``upper`` is the directory with the changes of one that is built.
+    ``owned`` leads to the second tree, if there is one; ``upper`` is the directory with the changes of one that is
+    built.
     """
 
     image: Image
     path: str
     fd: int
+    owned: str = ""
     upper: str = ""
 
     def close(self) -> None:
@@ -136,13 +140,14 @@ class Images:
             with self._hold(make=False) as place:
                 assert place is not None, "it has a record"
                 tree = place / "trees" / image.tree
+                owned = display_path(tree / TREE) if (tree / TREE).is_dir() else ""
                 with contextlib.suppress(FileNotFoundError, BlockingIOError):
                     if image.building:
-                        upper = display_path(tree / "upper")
-                        return Opened(image, display_path(tree / "root"), _lock(tree / "upper", fcntl.LOCK_EX), upper)
+                        fd, upper = _lock(tree / "upper", fcntl.LOCK_EX), display_path(tree / "upper")
+                        return Opened(image, display_path(tree / "root"), fd, owned, upper)
                     fd = _lock(tree, fcntl.LOCK_SH)
                     if (tree / "root").is_dir():
-                        return Opened(image, display_path(tree / "root"), fd)
+                        return Opened(image, display_path(tree / "root"), fd, owned)
                     os.close(fd)
             if self.find(name).tree == image.tree:
                 break
@@ -201,8 +206,8 @@ class Images:
                     (place / STEPS / name).unlink()
 
     @contextlib.contextmanager
-    def open_step(self, key: str) -> Iterator[int | None]:
-        """The tree of a step that was kept; it stays meanwhile."""
+    def open_step(self, key: str) -> Iterator[Path | None]:
+        """The directory with the tree of a step that was kept; it stays meanwhile."""
         with contextlib.ExitStack() as stack:
             with self._locked() as place:
                 step, tree = _read_step(place, f"{key}.json"), None
@@ -211,8 +216,8 @@ class Images:
                     if step is not None:
                         stack.callback(os.close, _lock(place / "trees" / step.tree, fcntl.LOCK_SH))
                         os.utime(place / STEPS / f"{key}.json")
-                        tree = display_path(place / "trees" / step.tree / "root")
-            yield stack.enter_context(beneath.open_top(tree)) if tree is not None else None
+                        tree = Path(display_path(place / "trees" / step.tree))
+            yield tree
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Path]:

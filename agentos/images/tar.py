@@ -3,6 +3,8 @@
 OFFSET  SIZE  FIELD of a header, which has 512 bytes
 0       100   name
 100     8     mode, octal, as all numbers: or binary, if the first bit is set
+108     8     uid
+116     8     gid
 124     12    size in bytes of the content, which follows, filled up to 512
 136     12    mtime, seconds
 148     8     sum of all bytes of the header, taken with spaces here
@@ -33,15 +35,16 @@ _KINDS: dict[bytes, Literal["file", "directory", "link", "hard link"]] = {
 }
 _REFUSED = {b"3": "a device", b"4": "a device", b"6": "a FIFO", b"S": "a sparse file"}
 _MAX_NUMBER = 1 << 62
-_TAKEN = ("path", "linkpath", "size", "mtime")  # of a pax header
-_SPARSE, _RIGHTS = "GNU.sparse.", "SCHILY.xattr.security."  # what the names of others begin with
+_CAPABILITY = "SCHILY.xattr.security.capability"  # a file's capabilities
+_TAKEN = ("path", "linkpath", "size", "mtime", "uid", "gid", _CAPABILITY)  # of a pax header
+_SPARSE = "GNU.sparse."  # what the names of others begin with
 
 
 class Entry(NamedTuple):
     """An entry. ``path`` is relative, without ``.`` and ``..``, and empty for the top; ``target`` is a link's.
 
-    The content of a file follows in the stream; what of it isn't read is left out. ``capable``: it has attributes that
-    give rights.
+    The content of a file follows in the stream; what of it isn't read is left out. ``capability`` is the value of its
+    attribute of that name.
     """
 
     path: str
@@ -50,7 +53,9 @@ class Entry(NamedTuple):
     size: int
     mtime: int
     target: str
-    capable: bool
+    uid: int
+    gid: int
+    capability: bytes
 
 
 def read_entries(stream: Stream) -> Iterator[Entry]:
@@ -103,7 +108,9 @@ def _make_entry(stream: Stream, header: bytes, kind: bytes, size: int, special: 
         0 if is_directory else size,
         _read_time(special.get("mtime", ""), header, stream),
         target,
-        _RIGHTS in special,
+        _read_id(special.get("uid", ""), header[108:116], stream),
+        _read_id(special.get("gid", ""), header[116:124], stream),
+        special.get(_CAPABILITY, "").encode(errors="surrogateescape"),
     )
 
 
@@ -143,9 +150,8 @@ def _read_special(stream: Stream, kind: bytes, size: int) -> dict[str, str]:
         key = name.decode(errors="surrogateescape")
         if key in _TAKEN:
             found[key] = value[:-1].decode(errors="surrogateescape")
-        for prefix in (_SPARSE, _RIGHTS):
-            if key.startswith(prefix):
-                found[prefix] = ""
+        if key.startswith(_SPARSE):
+            found[_SPARSE] = ""
         place = end
     return found
 
@@ -158,6 +164,13 @@ def _read_number(field: bytes, stream: Stream) -> int:
         return int(digits or b"0", 8)
     except ValueError:
         raise BadArchive(f"{stream.name}: a damaged header: {digits!r} is no octal number") from None
+
+
+def _read_id(given: str, field: bytes, stream: Stream) -> int:
+    """A uid or gid; -1 for one that can't be."""
+    if given:
+        return int(given) if given.isdecimal() and len(given) < 12 else -1
+    return _read_number(field, stream)
 
 
 def _read_time(given: str, header: bytes, stream: Stream) -> int:

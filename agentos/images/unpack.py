@@ -1,8 +1,9 @@
 """Unpack the layers of an image, one over the other, into one directory.
 
 Every path is opened below the directory without following a link, so nothing outside is reached, whatever an archive
-holds. All that is unpacked belongs to this process's user, without set-id bits and attributes that give rights. Where a
-layer says so (``.wh.NAME``, ``.wh..wh..opq``), what the layers below it have is removed. Everything blocks.
+holds. All that is unpacked belongs to this process's user, without set-id bits and attributes that give rights: what
+the archive says of them is noted. Where a layer says so (``.wh.NAME``, ``.wh..wh..opq``), what the layers below it have
+is removed. Everything blocks.
 """
 
 import contextlib
@@ -16,11 +17,11 @@ from msgspec import Struct
 from agentos.services.snapshots import beneath
 
 from .errors import BadArchive
+from .owners import Owners
 from .streams import MAX_READ, Stream
 from .tar import Entry, clean_path, read_entries
 
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
-_SET_ID = stat.S_ISUID | stat.S_ISGID
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -32,12 +33,14 @@ class Bounds(Struct, frozen=True):
 
 
 class Unpacking:
-    """Unpacks into the directory ``top``, an open descriptor. :meth:`close` in the end."""
+    """Unpacks into the directory ``top``, an open descriptor. :meth:`close` in the end.
 
-    def __init__(self, top: int, bounds: Bounds) -> None:
-        self._top, self._bounds = top, bounds
+    ``owners`` are those of a tree in which ``top`` is the directory at the path ``place``.
+    """
+
+    def __init__(self, top: int, bounds: Bounds, owners: Owners, place: str = "") -> None:
+        self._top, self._bounds, self._owners, self._place = top, bounds, owners, place
         self._size = self.entries = 0
-        self.powers = 0  # files whose set-id bits or capabilities were left out
         self._directories: dict[str, tuple[int, int]] = {}  # mode and time, set in the end
         self._layer: set[str] = set()  # paths of this layer, and those above them
         self._parent: tuple[str, int] | None = None
@@ -91,18 +94,20 @@ class Unpacking:
                 beneath.remove(parent, name, found)
                 os.mkdir(name, 0o700, dir_fd=parent)
             self._directories[entry.path] = (entry.mode & 0o1777, entry.mtime)
+            self._owners.note(self._inside(entry.path), entry.uid, entry.gid, entry.mode)
             return
         if entry.kind == "hard link":
             self._link(entry, stream, parent, name, found)
             return
         beneath.remove(parent, name, found)
+        bits = entry.mode if entry.kind == "file" else 0
+        self._owners.note(self._inside(entry.path), entry.uid, entry.gid, bits, entry.capability)
         if entry.kind == "link":
             if not entry.target:
                 raise BadArchive(f"{stream.name}: {entry.path} is a link that leads to nothing")
             os.symlink(entry.target, name, dir_fd=parent)
             os.utime(name, (entry.mtime, entry.mtime), dir_fd=parent, follow_symlinks=False)
             return
-        self.powers += bool(entry.mode & _SET_ID or entry.capable)
         _write(entry, stream, parent, name)
 
     def _link(self, entry: Entry, stream: Stream, parent: int, name: str, found: os.stat_result | None) -> None:
@@ -116,8 +121,12 @@ class Unpacking:
                     return
                 beneath.remove(parent, name, found)
                 os.link(other, name, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
+                self._owners.link(self._inside(entry.path), self._inside(target))
         except (FileNotFoundError, NotADirectoryError):
             raise BadArchive(f"{stream.name}: {entry.path} is a link to {target}, which is no file before it") from None
+
+    def _inside(self, path: str) -> str:
+        return f"{self._place}/{path}".lstrip("/")
 
     def _open_parent(self, path: str, where: str) -> int:
         """The directory of an entry; one that no entry names is made. It stays open until the next."""
@@ -140,6 +149,7 @@ class Unpacking:
                     self._count(path, 0, where)
                     os.mkdir(name, 0o700, dir_fd=above)
                     self._directories[path] = (0o755, 0)
+                    self._owners.note(self._inside(path), 0, 0)
                     self._note(path)
 
     def _note(self, path: str) -> None:

@@ -74,10 +74,14 @@ def _check_names(_: object, attribute: "attrs.Attribute[Any]", names: Sequence[s
 
 @frozen
 class Directory:
-    """A writable host directory; the paths at ``protected``, relative to it, stay unchanged."""
+    """A writable host directory; the paths at ``protected``, relative to it, stay unchanged.
+
+    ``kept``: it was made for this sandbox, where no other user of the host's comes.
+    """
 
     path: str = field(validator=_check_absolute)
     protected: tuple[str, ...] = field(default=(), validator=_check_names)
+    kept: bool = False
 
     def narrow_to(self, parent: "Directory | Image | Overlay | None") -> "Directory":
         """Add the parent's protected paths; :class:`BadPolicy` if this is outside the parent's or protected there."""
@@ -122,6 +126,7 @@ class RootImage:
     profile executes only what is there. ``environment`` has variables that replace the defaults, ``user`` is the name
     of the sandbox's user, and ``accounts`` are the image's passwd and group.
 
+    ``owned`` has those of its files that belong to others than root, as root inside sees them, in the ids of the store.
     With an ``upper``, as of an :class:`Overlay`, what is written anywhere stays there: so an image is built.
     """
 
@@ -131,6 +136,7 @@ class RootImage:
     environment: tuple[tuple[str, str], ...] = ()
     user: str = ""
     accounts: tuple[str, str] = ("", "")
+    owned: str = ""
     upper: str = ""
 
 
@@ -171,7 +177,8 @@ class Policy:
 
     With ``inside_root`` its programs are root of an image, with set-id files and the capabilities that packages need to
     be installed: with root they have 65,536 ids, without only root's, and calls that take others do nothing in silence.
-    No host directory that can be written is shown then: a set-id file in it would be one of the host's.
+    No directory of the host's that can be written is shown then, but one that was made for it: a set-id file in it
+    would be one of the host's.
 
     Script, code and workspace may lie where other programs can write: no component of their paths may be a symbolic
     link.
@@ -203,8 +210,10 @@ class Policy:
             raise BadPolicy("inside_root: only an image has a root inside")
         if self.inside_root and self.profile == "strict":
             raise BadPolicy("inside_root: the profile strict has an image read-only, and no root inside")
-        if self.inside_root and not isinstance(self.workspace, Overlay | None):
-            raise BadPolicy("inside_root: the workspace can only be in memory or an overlay")
+        if self.inside_root and isinstance(self.workspace, Directory) and not self.workspace.kept:
+            raise BadPolicy(
+                "inside_root: the workspace can only be in memory, an image, an overlay or a kept directory"
+            )
 
     @property
     def builds(self) -> bool:

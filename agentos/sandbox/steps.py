@@ -92,18 +92,23 @@ class DetachRoot(NamedTuple):
 
 
 class DetachImage(NamedTuple):
-    """Mount an ext4 image file, to be bound at ``target``; done by the zygote, with root."""
+    """Mount an ext4 image file, to be bound at ``target``; done by the zygote, with root.
+
+    Its files are shown as a writable layer's (:class:`DetachLayer`).
+    """
 
     path: str
     target: str
+    owner: tuple[int, int]  # uid and gid
+    block: tuple[int, int] | None = None
 
 
 class DetachLayer(NamedTuple):
     """Copy the mount at a host path, to be a layer of :class:`MountOverlay`; done by the zygote, with root.
 
     Files of the path's owner belong to ``owner`` there and the other way round, by an id-mapped mount; the files of
-    all others stay theirs. No symbolic link in the path is followed. A path whose owner is the first id of ``block``, a
-    range of the store's, is shown with all of that range as the ids from ``owner`` on.
+    all others stay theirs. No symbolic link in the path is followed. A path whose owner is an id of ``block``, a range
+    of the store's, is shown with all of that range as the ids from ``owner`` on.
     """
 
     path: str
@@ -222,7 +227,7 @@ class MountImage(NamedTuple):
     of ``size`` bytes and ``inodes``, or, with a size of 0, it is read-only. ``files`` are those of the sandbox's own,
     by path. With root the tree is that of a :class:`DetachLayer` whose target is :data:`IMAGE`. As
     :class:`MountOverlay`, after :class:`TakeIdentity`. With an ``upper`` what is written goes there; with root its tree
-    is that of :data:`IMAGE_UPPER`.
+    is that of :data:`IMAGE_UPPER`. Files of the tree of :data:`IMAGE_OWNED`, if there is one, stand in for the image's.
     """
 
     source: str
@@ -236,7 +241,7 @@ class MountImage(NamedTuple):
     upper: str = ""
 
 
-IMAGE, IMAGE_UPPER = "image", "image.upper"
+IMAGE, IMAGE_OWNED, IMAGE_UPPER = "image", "image.owned", "image.upper"
 
 
 def layer_targets(target: str, lowers: int) -> tuple[str, ...]:

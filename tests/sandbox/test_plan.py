@@ -213,7 +213,7 @@ def test_names_are_protected_when_the_workspace_is_there(steps: tuple[Step, ...]
 def test_an_image_is_mounted_with_root_and_refused_without() -> None:
     policy = Policy(workspace=Image("/state/a.img"))
 
-    assert s.DetachImage("/state/a.img", "/workspace") in made(policy, Host(0, 0, "x86_64"))
+    assert s.DetachImage("/state/a.img", "/workspace", (70000, 70000)) in made(policy, Host(0, 0, "x86_64"))
     with pytest.raises(BadPolicy, match="mounting an image needs root"):
         made(policy, Host(1001, 1001, "x86_64"))
 

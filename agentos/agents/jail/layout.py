@@ -141,8 +141,8 @@ def _root_mistakes(spec: AgentSpec) -> Iterator[LayoutError]:
     if spec.isolation == "strict":
         why = "isolation strict has its image read-only, and no root inside"
         yield LayoutError("user", f"{why}: say isolation standard, or leave it out")
-    if spec.workspace != "tmp" and spec.workspace_mode != "overlay":
-        fix = 'say workspace = { path = "…", mode = "overlay" } or "tmp", or leave it out'
+    if spec.workspace not in ("tmp", "keep") and spec.workspace_mode != "overlay":
+        fix = 'say workspace = { path = "…", mode = "overlay" }, "keep" or "tmp", or leave it out'
         yield LayoutError("user", f"set-id files of root inside may not lie in a directory of the host's: {fix}")
 
 
@@ -317,6 +317,7 @@ def root_image(opened: Opened) -> RootImage:
         environment=tuple(config.env.items()),
         user=config.user,
         accounts=image.accounts,
+        owned=opened.owned,
         upper=opened.upper,
     )
 

@@ -1,5 +1,6 @@
 """Agent workspaces: a tmpfs, a named image or directory under the state directory, or a host directory."""
 
+import errno
 import logging
 import os
 import pwd
@@ -22,6 +23,7 @@ from agentos.private_files import check_file, display_path, hold_directory
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.files import images
 from agentos.sandbox.files.images import ImageInUse, ImageSize, ImageUnavailable
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.sandbox.policy import MIB, Directory, Image, Limits, Overlay
 from agentos.services.snapshots.changes import TooManyChanges
 from agentos.services.snapshots.leftovers import AGE, remove_leftovers
@@ -181,7 +183,7 @@ class Workspaces:
                 except ImageUnavailable as error:
                     reason = str(error)
         _own_directory(directory, outer)
-        return Workspace("directory", Directory(str(directory)), _WATCHED_MECHANISM, reason)
+        return Workspace("directory", Directory(str(directory), kept=True), _WATCHED_MECHANISM, reason)
 
     async def _overlay(self, name: str, path: str, outer: HostIds | None) -> Workspace:
         if path != self.overlays.empty:
@@ -278,7 +280,13 @@ def _own_directory(path: Path, outer: HostIds | None) -> None:
     path.mkdir(mode=0o700, exist_ok=True)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if outer is not None:
+        owner = os.fstat(fd).st_uid
+        first, count = STORE_IDS
+        is_of_root_inside = first <= owner < first + count  # which may have given it to another one of its users
+        if outer is not None and outer.uid == first and not is_of_root_inside and os.listdir(fd):
+            why = f"it was begun without root inside, by uid {owner}: move {path} away"
+            raise OSError(errno.EPERM, why)
+        if outer is not None and not is_of_root_inside:
             os.fchown(fd, outer.uid, outer.gid)
     finally:
         os.close(fd)

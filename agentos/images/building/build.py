@@ -12,6 +12,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,7 @@ from msgspec import Struct
 from agentos.images.config import ImageConfig, take_config
 from agentos.images.errors import BadArchive
 from agentos.images.importer import Said, finish
+from agentos.images.owners import Owners, can_hold, read_owners
 from agentos.images.store import NAME, NAME_RULE, Image, Images, NewTree
 from agentos.images.streams import MAX_READ, Stream, buffered, decompress
 from agentos.images.tar import BLOCK, check_sum
@@ -27,6 +29,7 @@ from agentos.sandbox.host_ids import STORE_IDS
 from agentos.services.snapshots import beneath, layers
 
 from . import trees
+from .accounts import find_ids
 from .context import MAX_IGNORE, Files, Ignore, Source, write_file
 from .dockerfile import Dockerfile, Instruction
 from .plan import SCRIPT, Copy, Directory, Run, StagePlan, Step, find_image, find_stage, plan_build
@@ -46,10 +49,23 @@ class Options(Struct, frozen=True):
     bounds: Bounds = Bounds()
 
 
-class _Made(Struct, frozen=True):
-    """A stage that is done: its tree, open, and the key of its last step."""
+class _Tree(Struct, frozen=True):
+    """The tree of a stage: ``top`` is its root, open."""
 
+    new: NewTree
     top: int
+    owners: Owners
+
+    @property
+    def place(self) -> Path:
+        """The directory that it is in."""
+        return self.new.root.parent
+
+
+class _Made(Struct, frozen=True):
+    """A stage that is done, and the key of its last step."""
+
+    tree: _Tree
     key: str
 
 
@@ -68,7 +84,6 @@ class Build:
         self._images, self._run, self._tell, self._options = images, run, tell, options
         self._made: dict[int, _Made] = {}
         self._dropped: list[str] = []
-        self._powers = 0
         self._stamps: dict[int, str] = {}  # by the lines of COPYs, of their files when their digest was made
         self._changed = False  # since then: what follows isn't what its key says, and isn't kept
 
@@ -84,8 +99,9 @@ class Build:
                 new = stack.enter_context(self._images.make())
                 root = os.open(new.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 stack.callback(os.close, root)
-                self._made[plan.number] = _Made(root, self._build_stage(file, plan, new, root, files))
-            return self._finish(new, root, name, plans[-1])
+                tree = _Tree(new, root, Owners())
+                self._made[plan.number] = _Made(tree, self._build_stage(file, plan, tree, files))
+            return self._finish(tree, name, plans[-1])
 
     def _check_sources(self, plans: Sequence[StagePlan], files: Files) -> None:
         """What isn't there is said before anything is run."""
@@ -96,7 +112,7 @@ class Build:
                         for word in step.act.words:
                             files.find(word)
 
-    def _build_stage(self, file: Dockerfile, plan: StagePlan, new: NewTree, root: int, files: Files) -> str:
+    def _build_stage(self, file: Dockerfile, plan: StagePlan, tree: _Tree, files: Files) -> str:
         """Fill a tree. Returns the key of the last step."""
         with contextlib.ExitStack() as stack:
             origins = {
@@ -105,19 +121,19 @@ class Build:
                 if isinstance(step.act, Copy)
             }
             keys = self._make_keys(plan, origins)
-            done = self._begin(plan, keys, root)
+            done = self._begin(plan, keys, tree)
             self._tell(plan.stage.begin, done > 0)
             for place, (step, key) in enumerate(zip(plan.steps, keys[1:], strict=True), 1):
                 self._tell(step.one, place <= done)
                 if place > done:
                     with _naming(step.one):
-                        self._do(step, key, new, root, origins)
+                        self._do(step, key, tree, origins)
         return keys[-1]
 
     def _make_keys(self, plan: StagePlan, origins: Mapping[str, Files]) -> list[str]:
         """The keys of what the stage begins with and of each step."""
         base = plan.base
-        begin: object = (base.digest, base.config) if isinstance(base, Image) else base
+        begin: object = (base.digest, base.config, "owners") if isinstance(base, Image) else base
         keys = [_make_key("", self._made[base].key if isinstance(base, int) else begin)]
         for step in plan.steps:
             act = step.act
@@ -137,19 +153,21 @@ class Build:
             keys.append(_make_key(keys[-1], *parts) if act is not None else keys[-1])
         return keys
 
-    def _begin(self, plan: StagePlan, keys: Sequence[str], root: int) -> int:
+    def _begin(self, plan: StagePlan, keys: Sequence[str], tree: _Tree) -> int:
         """Fill the tree with what the stage begins with, or what a former build has left. Returns the steps done."""
         for place in range(len(plan.steps), 0, -1):
             if self._options.cached and isinstance(plan.steps[place - 1].act, Run):
                 with self._images.open_step(keys[place]) as kept:
                     if kept is not None:
-                        trees.clone(kept, root)
+                        _begin_with(kept, tree)
                         return place
         if isinstance(plan.base, int):
-            trees.clone(self._made[plan.base].top, root)
+            former = self._made[plan.base].tree
+            trees.clone(former.top, tree.top)
+            tree.owners.become(former.owners)
         elif plan.base is not None:
-            with _open_image(self._images, plan.base.name, plan.base.digest) as top:
-                trees.clone(top, root)
+            with _open_image(self._images, plan.base.name, plan.base.digest) as found:
+                _begin_with(found, tree)
         return 0
 
     @contextlib.contextmanager
@@ -158,33 +176,35 @@ class Build:
         if not origin:
             yield files
         elif stage is not None:
-            yield Files(self._made[stage].top, None, self._options.bounds)
+            yield Files(self._made[stage].tree.top, None, self._options.bounds)
         else:
-            with _open_image(self._images, find_image(self._images, origin).name) as top:
+            name = find_image(self._images, origin).name
+            with _open_image(self._images, name) as place, beneath.open_top(str(place / "root")) as top:
                 yield Files(top, None, self._options.bounds)
 
-    def _do(self, step: Step, key: str, new: NewTree, root: int, origins: Mapping[str, Files]) -> None:
+    def _do(self, step: Step, key: str, tree: _Tree, origins: Mapping[str, Files]) -> None:
         match step.act:
             case Run():
-                self._run_program(step.one, step.act, new, root)
+                self._run_program(step.one, step.act, tree)
                 if self._changed:
                     return
                 with self._images.make() as kept:
                     with beneath.open_top(str(kept.root.resolve())) as top:
-                        trees.clone(root, top)
+                        trees.clone(tree.top, top)
+                    tree.owners.save(kept.root.parent)
                     self._images.keep_step(key, kept)
             case Copy():
                 files = origins[step.act.origin]
-                self._copy(step.act, root, files)
+                self._copy(step.act, tree, files)
                 if not step.act.origin:
                     self._changed |= files.stamp(files.find_all(step.act.words)) != self._stamps[step.one.line]
             case Directory():
-                trees.make_directories(root, step.act.path)
+                trees.make_directories(tree.top, step.act.path)
             case None:
                 pass
 
-    def _run_program(self, one: Instruction, act: Run, new: NewTree, root: int) -> None:
-        upper, name = new.root.parent / "upper", f"build-{new.id}"
+    def _run_program(self, one: Instruction, act: Run, tree: _Tree) -> None:
+        root, upper, name = tree.top, tree.place / "upper", f"build-{tree.new.id}"
         trees.make_directories(root, act.directory)
         for directory in (upper, upper / "tree", upper / "work"):
             directory.mkdir(mode=0o755)
@@ -192,9 +212,11 @@ class Build:
                 os.chown(directory, STORE_IDS[0], STORE_IDS[0])
         if act.script:
             _write_text(root, SCRIPT.lstrip("/"), act.script, 0o755)
+        if act.is_root and can_hold():
+            tree.owners.lay_over(root, tree.place)
         self._images.name(
             Image(
-                name, digest="", format="dockerfile", layers=0, bytes=0, entries=0, made=0.0, tree=new.id,
+                name, digest="", format="dockerfile", layers=0, bytes=0, entries=0, made=0.0, tree=tree.new.id,
                 directories=(), files=(), config=ImageConfig(user=act.user), building=True,
             )
         )  # fmt: skip
@@ -205,27 +227,31 @@ class Build:
         if act.script:
             os.unlink(SCRIPT.lstrip("/"), dir_fd=root)
         with beneath.open_top(str((upper / "tree").resolve())) as changed:
-            dropped, powers = trees.merge(changed, root)
-        self._dropped, self._powers = [*self._dropped, *dropped], self._powers + powers
-        with beneath.open_top(str(new.root.parent.resolve())) as place:
+            user = None if act.is_root else find_ids(root, act.owner) or (0, 0)
+            self._dropped += trees.merge(changed, root, tree.owners, user)
+        with beneath.open_top(str(tree.place.resolve())) as place:
             beneath.remove_tree(place, "upper")
 
-    def _copy(self, act: Copy, root: int, files: Files) -> None:
-        target = act.target
+    def _copy(self, act: Copy, tree: _Tree, files: Files) -> None:
+        root, target, ids = tree.top, act.target, find_ids(tree.top, act.owner) if act.owner else (0, 0)
+        if ids is None:
+            raise BadArchive(f"--chown={act.owner}: /etc/passwd and /etc/group of the image so far have no such name")
         for source in files.find_all(act.words):
-            if act.unpacks and not source.is_directory and self._unpack(files, source, root, target):
+            if act.unpacks and not source.is_directory and self._unpack(files, source, tree, target):
                 continue
             place = target
             if not source.is_directory and (target.endswith("/") or _is_directory(root, target)):
                 place = f"{target.rstrip('/')}/{source.name}"
-            files.copy(source, root, place, act.mode)
+            for path in files.copy(source, root, place, act.mode):
+                tree.owners.note(path, *ids)
         for name, text in act.texts.items():
             place = f"{target.rstrip('/')}/{name}" if target.endswith("/") or _is_directory(root, target) else target
             above, _, last = place.rpartition("/")
             real = f"{trees.make_directories(root, above)}/{last}".lstrip("/")
             _write_text(root, real, text, act.mode if act.mode is not None else 0o644)
+            tree.owners.note(real, *ids)
 
-    def _unpack(self, files: Files, source: Source, root: int, target: str) -> bool:
+    def _unpack(self, files: Files, source: Source, tree: _Tree, target: str) -> bool:
         """Unpack a tar archive, compressed or not; whether it is one."""
         with beneath.open_file(files.top, source.path) as file, open(file, "rb", MAX_READ, closefd=False) as raw:
             plain = decompress(raw, source.name)  # type: ignore[arg-type]
@@ -234,9 +260,9 @@ class Build:
                 begin = data.peek(BLOCK)[:BLOCK]  # type: ignore[attr-defined]
                 if len(begin) < BLOCK or not _is_archive(begin):
                     return False
-            real = trees.make_directories(root, target)
-            with beneath.open_directory(root, real) as top:
-                unpacking = Unpacking(top, self._options.bounds)
+            real = trees.make_directories(tree.top, target)
+            with beneath.open_directory(tree.top, real) as top:
+                unpacking = Unpacking(top, self._options.bounds, tree.owners, real)
                 try:
                     unpacking.add_layer(Stream(data, source.name, self._options.bounds.size, hashed=False))
                     unpacking.finish()
@@ -244,14 +270,22 @@ class Build:
                     unpacking.close()
         return True
 
-    def _finish(self, new: NewTree, root: int, name: str, plan: StagePlan) -> Image:
+    def _finish(self, tree: _Tree, name: str, plan: StagePlan) -> Image:
         config, left_out = take_config(plan.state.describe())
-        digest = hashlib.sha256(layers.compute_seal(root).digest.encode() + msgspec.json.encode(config)).hexdigest()
+        tree.owners.prune(tree.top)
+        files = f"{layers.compute_seal(tree.top).digest}{tree.owners.digest()}"
+        digest = hashlib.sha256(files.encode() + msgspec.json.encode(config)).hexdigest()
         dropped = [f"FIFOs, sockets and devices aren't taken: {', '.join(self._dropped[:5])}"] if self._dropped else []
         sentences = (*left_out, *plan.state.told, *dropped)
-        return finish(
-            self._images, new, name, Said(f"sha256:{digest}", "dockerfile", 1, config, sentences, self._powers)
-        )
+        said = Said(f"sha256:{digest}", "dockerfile", 1, config, sentences)
+        return finish(self._images, tree.new, name, said, tree.owners)
+
+
+def _begin_with(place: Path, tree: _Tree) -> None:
+    """Fill an empty tree with that in a directory of the store."""
+    with beneath.open_top(str(place / "root")) as top:
+        trees.clone(top, tree.top)
+    tree.owners.become(read_owners(place))
 
 
 def _make_key(*parts: object) -> str:
@@ -272,13 +306,13 @@ def _read_ignore(top: int) -> Ignore | None:
 
 
 @contextlib.contextmanager
-def _open_image(images: Images, name: str, digest: str | None = None) -> Iterator[int]:
+def _open_image(images: Images, name: str, digest: str | None = None) -> Iterator[Path]:
+    """The directory with an image's tree."""
     opened = images.open(name)
     try:
         if digest not in (None, opened.image.digest):
             raise BadArchive(f"the image {name} was replaced during the build: build again")
-        with beneath.open_top(os.path.realpath(opened.path)) as top:
-            yield top
+        yield Path(os.path.realpath(opened.path)).parent
     finally:
         opened.close()
 

@@ -196,12 +196,16 @@ class Files:
         items = [(item.path, beneath.stamp_of(item.status)) for source in sources for item in source.items]
         return hashlib.sha256(msgspec.json.encode([(repr(path), stamp) for path, stamp in items])).hexdigest()
 
-    def copy(self, source: Source, top: int, target: str, mode: int | None) -> None:
-        """Copy a source to a path below a directory. ``mode``: of all files and directories, not theirs."""
-        target = target.strip("/")
+    def copy(self, source: Source, top: int, target: str, mode: int | None) -> Sequence[str]:
+        """Copy a source to a path below a directory. ``mode``: of all files and directories, not theirs.
+
+        Returns the paths of what was made, without links.
+        """
+        target, made, paths = target.strip("/"), [], list[str]()
         if source.is_directory:
+            is_new = not _is_there(top, target)
             target = trees.make_directories(top, target)
-        made = []
+            paths = [target] if is_new else []
         for item in source.items:
             path = f"{target}/{item.below}".strip("/") if item.below else target
             above = trees.make_directories(top, path.rpartition("/")[0])
@@ -212,10 +216,13 @@ class Files:
                     made.append((path, item.status))
             else:
                 self._put(item, top, path, mode)
+            if item.below or not source.is_directory:
+                paths.append(path)
         for path, status in reversed(made):
             with beneath.open_directory(top, path) as here:
                 os.fchmod(here, mode if mode is not None else status.st_mode & 0o777)
                 os.utime(here, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        return paths
 
     def _put(self, item: Item, top: int, path: str, mode: int | None) -> None:
         with beneath.open_parent(top, path) as (above, name):
@@ -228,6 +235,14 @@ class Files:
                 return
             with beneath.open_file(self.top, item.path) as file:
                 write_file(above, name, file, mode if mode is not None else item.status.st_mode & 0o777, times)
+
+
+def _is_there(top: int, path: str) -> bool:
+    try:
+        trees.resolve(top, path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def write_file(above: int, name: str, file: int, mode: int, times: tuple[int, int]) -> None:

@@ -21,7 +21,10 @@ _HEREDOC_WORD = re.compile(r"\d*<<-?(['\"]?)([\w.]+)\1")
 
 
 class Run(Struct, frozen=True):
-    """A program. ``script`` is a file that it is to find at the path of its first word, if it isn't empty."""
+    """A program. ``script`` is a file that it is to find at the path of its first word, if it isn't empty.
+
+    ``owner`` is what USER says: files that it makes are that one's.
+    """
 
     command: Sequence[str]
     env: Mapping[str, str]
@@ -29,10 +32,14 @@ class Run(Struct, frozen=True):
     user: str
     script: str = ""
     is_root: bool = False
+    owner: str = ""
 
 
 class Copy(Struct, frozen=True):
-    """Files that are copied: ``origin`` is a stage or an image, or empty for the build's directory."""
+    """Files that are copied: ``origin`` is a stage or an image, or empty for the build's directory.
+
+    ``owner`` is a user, a user and a group, or empty for root.
+    """
 
     origin: str
     words: Sequence[str]
@@ -40,6 +47,7 @@ class Copy(Struct, frozen=True):
     target: str
     mode: int | None
     unpacks: bool
+    owner: str = ""
 
 
 class Directory(Struct, frozen=True):
@@ -192,7 +200,8 @@ def _plan_run(one: Instruction, state: State, root: bool) -> Run:
     user = (state.given.user or "").partition(":")[0]
     is_root = root and user in ("", "root", "0")
     name = user if not user.isdecimal() and user != "root" else ""
-    return Run(command, dict(state.environment), state.directory, name, script, is_root)
+    given = dict(state.environment)
+    return Run(command, given, state.directory, name, script, is_root, "" if is_root else state.given.user or "")
 
 
 def _plan_copy(one: Instruction, state: State) -> Copy:
@@ -211,13 +220,12 @@ def _plan_copy(one: Instruction, state: State) -> Copy:
     mode = state.expand(one, one.flags.get("chmod", ""))
     if mode and not re.fullmatch(r"0?[0-7]{3}", mode):
         raise one.fail(f"--chmod={mode}: expected three octal digits")
-    if "chown" in one.flags:
-        state.told.append(f"line {one.line}: --chown={one.flags['chown']} isn't taken: all files have one owner")
+    owner = state.expand(one, one.flags.get("chown", ""))
     if len(words) + len(texts) > 1 and not target.endswith("/"):
         raise one.fail(f"{target}: with several sources the destination is a directory and ends with /")
     origin = state.expand(one, one.flags.get("from", ""))
     path = state.path(one, target if target != "." else "./")
-    return Copy(origin, words, texts, path, int(mode, 8) if mode else None, one.keyword == "ADD")
+    return Copy(origin, words, texts, path, int(mode, 8) if mode else None, one.keyword == "ADD", owner)
 
 
 def _read_text(one: Instruction, heredoc: Heredoc, state: State) -> str:

@@ -9,7 +9,9 @@ import stat
 from collections.abc import Iterator
 
 from agentos.images.errors import BadArchive
+from agentos.images.owners import CAPABILITY, Owners
 from agentos.sandbox.files import openat2
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.services.snapshots import beneath, layers
 
 OF_THE_JAIL = ("proc", "sys", "dev", "sdk", "agent", "workspace")  # at the top: what a jail has there is its own
@@ -49,13 +51,13 @@ def _is_directory(here: int, name: str) -> bool:
     return stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)
 
 
-def merge(upper: int, root: int) -> tuple[list[str], int]:
-    """Move what an overlay's upper tree has into the tree below it.
+def merge(upper: int, root: int, owners: Owners, user: tuple[int, int] | None = None) -> list[str]:
+    """Move what an overlay's upper tree has into the tree below it; ``owners`` of the latter are brought up to date.
 
-    Returns the FIFOs and sockets, which no image has, and how many files have lost set-id bits or capabilities.
+    ``user`` has made it, whose ids aren't those on disk, or root inside. Returns the FIFOs and sockets, which no image
+    has.
     """
     dropped: list[str] = []
-    powers = 0
     for path in (*OF_THE_JAIL, *_JAIL_FILES):
         if (found := beneath.look(upper, path)) is not None:
             with beneath.open_parent(upper, path) as (above, name):
@@ -70,13 +72,15 @@ def merge(upper: int, root: int) -> tuple[list[str], int]:
                 inside, found = f"{path}/{name}".lstrip("/"), os.stat(name, dir_fd=here, follow_symlinks=False)
                 below = beneath.look(there, name)
                 if stat.S_ISDIR(found.st_mode):
-                    _merge_directory(here, there, name, below)
+                    is_new = _merge_directory(here, there, name, below)
+                    _note(owners, inside, here, name, found, is_new, user)
                     directories.append((inside, found))
                     waiting.append(inside)
                     continue
                 beneath.remove(there, name, below)
                 if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
-                    powers += _take(here, name, found.st_mode)
+                    _note(owners, inside, here, name, found, below is None, user)
+                    _take(here, name, found.st_mode)
                     os.rename(name, name, src_dir_fd=here, dst_dir_fd=there)
                 elif not layers.is_whiteout(found):
                     dropped.append(inside)
@@ -85,10 +89,32 @@ def merge(upper: int, root: int) -> tuple[list[str], int]:
         with beneath.open_directory(root, path) as there:
             os.fchmod(there, status.st_mode & 0o1777 | needed)
             os.utime(there, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    return dropped, powers
+    owners.prune(root)
+    return dropped
 
 
-def _merge_directory(here: int, there: int, name: str, below: os.stat_result | None) -> None:
+def _note(
+    owners: Owners, path: str, here: int, name: str, found: os.stat_result, is_new: bool, user: tuple[int, int] | None
+) -> None:
+    """Say whose an entry of the upper tree is."""
+    if user is not None and is_new:
+        owners.note(path, *user)
+    elif user is not None:
+        if not stat.S_ISDIR(found.st_mode):
+            owners.change(path)
+    elif os.geteuid() != 0:
+        owners.note(path, 0, 0)
+    else:
+        capability = b""
+        if stat.S_ISREG(found.st_mode):
+            with contextlib.suppress(OSError):
+                capability = os.getxattr(f"/proc/self/fd/{here}/{name}", CAPABILITY, follow_symlinks=False)
+        bits = 0 if stat.S_ISLNK(found.st_mode) else found.st_mode
+        owners.note(path, found.st_uid - STORE_IDS[0], found.st_gid - STORE_IDS[0], bits, capability)
+
+
+def _merge_directory(here: int, there: int, name: str, below: os.stat_result | None) -> bool:
+    """Whether the directory is a new one."""
     os.chmod(name, 0o700, dir_fd=here)
     with beneath.open_directory(here, name) as inner:
         hides = layers.is_opaque(inner)
@@ -97,21 +123,20 @@ def _merge_directory(here: int, there: int, name: str, below: os.stat_result | N
         below = None
     if below is None:
         os.mkdir(name, 0o700, dir_fd=there)
+    return below is None
 
 
-def _take(here: int, name: str, mode: int) -> bool:
-    """Make a file or link this process's own, without what gives rights. Returns whether it had set-id bits or such."""
+def _take(here: int, name: str, mode: int) -> None:
+    """Make a file or link this process's own, without what gives rights."""
     if not stat.S_ISLNK(mode):
         os.chmod(name, mode & 0o777, dir_fd=here)  # first: with set-id bits it must never be ours
     os.chown(name, os.geteuid(), os.getegid(), dir_fd=here, follow_symlinks=False)
     if stat.S_ISLNK(mode):
-        return False
-    path, powers = f"/proc/self/fd/{here}/{name}", bool(mode & (stat.S_ISUID | stat.S_ISGID))
+        return
+    path = f"/proc/self/fd/{here}/{name}"
     for attribute in os.listxattr(path, follow_symlinks=False):
-        if attribute.startswith(("user.overlay.", "security.capability")):
+        if attribute.startswith(("user.overlay.", CAPABILITY)):
             os.removexattr(path, attribute, follow_symlinks=False)
-            powers |= attribute == "security.capability"
-    return powers
 
 
 def resolve(top: int, path: str) -> str:

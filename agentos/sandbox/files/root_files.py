@@ -150,13 +150,17 @@ def open_steps(policy: Policy, binds: Sequence[s.Bind], wanted: Sequence[s.Bind]
 
 def detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> Iterator[Step]:
     for bind in binds:
+        ids, block = (host_ids.uid, host_ids.gid), STORE_IDS if policy.inside_root else None
         if bind.writable and isinstance(policy.workspace, Image):
-            yield s.DetachImage(bind.source, bind.target)
+            yield s.DetachImage(bind.source, bind.target, ids, block)
+            continue
+        if bind.writable and policy.inside_root:
+            yield s.DetachLayer(bind.source, bind.target, ids, writable=True, block=block)
             continue
         ours = bind.device or bind.source == policy.socket or _is_shown(bind.source, "host")
         follow = bind.target not in _targets_without_symlinks(policy)
         always = bind.target in (CODE, WORKSPACE)
-        owner = None if ours else (host_ids.uid, host_ids.gid)
+        owner = None if ours else ids
         yield s.DetachSource(bind.source, bind.target, follow, owner, always, bind.writable)
 
 
@@ -168,6 +172,8 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
     elif image is not None and host_ids is not None:
         owner = host_ids.uid, host_ids.gid
         yield s.DetachLayer(image.path, s.IMAGE, owner, writable=False)
+        if image.owned and policy.inside_root:
+            yield s.DetachLayer(image.owned, s.IMAGE_OWNED, owner, writable=False, block=block)
         if image.upper:
             yield s.DetachLayer(image.upper, s.IMAGE_UPPER, owner, writable=True, block=block)
     if not isinstance(policy.workspace, Overlay):

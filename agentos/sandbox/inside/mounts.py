@@ -125,14 +125,18 @@ class Root:
         stage = f"{NEW_ROOT}/run"
         libc.mount("stage", stage, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=1m,nr_inodes=512,mode=755")
         os.chdir(stage)
-        for directory in ("own", "image", "upper"):
+        for directory in ("own", "owned", "image", "upper"):
             os.mkdir(directory)
         _fill_own({target: stat.S_ISDIR(os.stat(tree).st_mode) for target, tree in carried.items()}, step)
         tree = self._trees.pop(s.IMAGE, None)
         tree = libc.open_tree(self._sources[step.source]) if tree is None else tree
         libc.move_mount(tree, "image")
         os.close(tree)
-        layers = {"lowerdir": "own:image"}
+        owned = self._trees.pop(s.IMAGE_OWNED, None)
+        if owned is not None:
+            libc.move_mount(owned, "owned")
+            os.close(owned)
+        layers = {"lowerdir": "own:image" if owned is None else "own:owned:image"}
         if step.upper:
             tree = self._trees.pop(s.IMAGE_UPPER, None)
             tree = libc.open_tree(self._sources[step.upper]) if tree is None else tree

@@ -48,7 +48,7 @@ def detach_all(steps: Sequence[s.Step]) -> Trees:
                 elif isinstance(step, s.DetachSource):
                     trees[step.target] = _detach_source(step, namespaces)
                 elif isinstance(step, s.DetachImage):
-                    trees[step.target] = mount_image(step.path)
+                    trees[step.target] = _detach_image(step, namespaces)
                 elif isinstance(step, s.DetachLayer):
                     trees[step.target] = _detach_layer(step, namespaces)
             except OSError as error:
@@ -152,21 +152,39 @@ def _detach_layer(step: s.DetachLayer, namespaces: "_Namespaces") -> int:
     finally:
         os.close(source)
     try:
-        owner = found.st_uid, found.st_gid
-        if step.block is not None and step.writable and owner != (step.block[0],) * 2:
-            fix = "apply or discard the changes that it has as another user"
-            why = f"{step.path}: files of root inside would have ids of the host's there: {fix}"
-            raise OSError(errno.EPERM, os.strerror(errno.EPERM), why)
-        if owner != step.owner:
-            count = step.block[1] if step.block is not None and owner == (step.block[0],) * 2 else 1
-            uids, gids = (_swap(owner[n], step.owner[n], count, name) for n, name in enumerate(("uid_map", "gid_map")))
-            _map_ids(tree, step, found, namespaces.get(uids, gids))
+        _show_as_own(tree, step, found, namespaces, "apply or discard the changes that it has as another user")
         if not step.writable:
             libc.set_mount_attributes(tree, "", MOUNT_ATTR_RDONLY, recursive=True)
     except BaseException:
         os.close(tree)
         raise
     return tree
+
+
+def _detach_image(step: s.DetachImage, namespaces: "_Namespaces") -> int:
+    tree = mount_image(step.path)
+    try:
+        _show_as_own(tree, step, os.stat(tree), namespaces, "move it away: it was begun without root inside")
+    except BaseException:
+        os.close(tree)
+        raise
+    return tree
+
+
+def _show_as_own(
+    tree: int, step: s.DetachLayer | s.DetachImage, found: os.stat_result, namespaces: "_Namespaces", fix: str
+) -> None:
+    """Map the owner of what is at the top, or the block that it is in, to that of the step."""
+    owner, is_written = (found.st_uid, found.st_gid), isinstance(step, s.DetachImage) or step.writable
+    first, count = step.block if step.block is not None else (0, 0)
+    is_in_block = all(first <= each < first + count for each in owner)
+    if step.block is not None and is_written and not is_in_block:
+        why = f"{step.path}: files of root inside would have ids of the host's there: {fix}"
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), why)
+    if owner != step.owner:
+        owner, count = ((first, first), count) if is_in_block else (owner, 1)
+        uids, gids = (_swap(owner[n], step.owner[n], count, name) for n, name in enumerate(("uid_map", "gid_map")))
+        _map_ids(tree, step, is_written, found, namespaces.get(uids, gids))
 
 
 def _swap(one: int, other: int, count: int, name: str) -> str:
@@ -201,15 +219,21 @@ def _map_owner(tree: int, step: s.DetachSource, found: os.stat_result, namespace
     """Set an id-mapping on the mount. If its file system can't do that, a path closed to others is an error."""
     assert step.owner is not None
     uids, gids = (f"{ours} {theirs} 1" for ours, theirs in zip((found.st_uid, found.st_gid), step.owner, strict=True))
-    _map_ids(tree, step, found, namespaces.get(uids, gids))
+    _map_ids(tree, step, step.writable, found, namespaces.get(uids, gids))
 
 
-def _map_ids(tree: int, step: s.DetachSource | s.DetachLayer, found: os.stat_result, namespace: int) -> None:
+def _map_ids(
+    tree: int,
+    step: s.DetachSource | s.DetachLayer | s.DetachImage,
+    writable: bool,
+    found: os.stat_result,
+    namespace: int,
+) -> None:
     assert step.owner is not None
     try:
         libc.set_mount_attributes(tree, "", libc.MOUNT_ATTR_IDMAP, recursive=True, user_namespace=namespace)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EPERM) or not _is_accessible_to_others(found, step.writable):
+        if error.errno not in (errno.EINVAL, errno.EPERM) or not _is_accessible_to_others(found, writable):
             fix = f"chown it to {step.owner[0]}:{step.owner[1]} or move it to ext4"
             why = f"{step.path} (its files can't be mapped to another user: {fix})"
             raise OSError(error.errno, error.strerror, why) from None

@@ -15,7 +15,7 @@ from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.files.sub_ids import read_sub_ids
 from agentos.sandbox.host_ids import STORE_IDS, TRIAL_BLOCK, first_of_block
 from agentos.sandbox.plan import plan_sandbox
-from agentos.sandbox.policy import Overlay, Policy, Program, RootImage
+from agentos.sandbox.policy import Directory, Overlay, Policy, Program, RootImage
 from agentos.sandbox.report import probe
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import INSIDE_ROOT, Step
@@ -166,7 +166,7 @@ def plan(
     *arguments: str,
     pretended: bool = False,
     number: int = TRIAL_BLOCK,
-    workspace: Overlay | None = None,
+    workspace: Overlay | Directory | None = None,
 ) -> tuple[Step, ...]:
     root = store / "root"
     names = tuple(name for name in plain.DIRECTORIES if (root / name).is_dir())
@@ -262,6 +262,27 @@ async def test_files_in_the_store_have_ids_of_no_process_and_a_fork_sees_their_o
     owners = {path.name: path.lstat()[4:6] for path in (layers[0] / "tree").iterdir()}
     assert owners == {"f": STORE, "d": (STORE[0] + 65536, STORE[0] + 65536), "theirs": (STORE[0] + 33, STORE[0] + 42)}
     assert (store / "code" / "theirs").stat().st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="without root all files of the store are the kernel's user's")
+async def test_set_id_files_in_a_kept_directory_have_ids_of_no_process(spawner: Spawner, store: Path) -> None:
+    kept = store / "kept"
+    kept.mkdir(mode=0o700)
+    os.chown(kept, *STORE)
+    make = "import os; os.chmod(os.open('/workspace/f', os.O_CREAT), 0o6755); os.chown('/workspace', 33, 33)"
+    make += "; os.makedirs('/workspace/d', exist_ok=True); os.chmod('/workspace/d', 0o2777)"
+    make += "; print(os.stat('/workspace').st_uid, os.stat('/workspace/f').st_uid)"
+    steps = plan(store, store / "code", "-c", make, workspace=Directory(str(kept), kept=True))
+
+    first, second = await jail.run(spawner, steps), await jail.run(spawner, steps)
+
+    assert (first.err, first.out, second.err, second.out) == ("", "33 0\n", "", "33 0\n")
+    found = {path.name: (path.stat()[4:6], path.stat().st_mode & 0o7777) for path in (kept, *kept.iterdir())}
+    other = (STORE[0] + 33, STORE[0] + 33)
+    assert found == {"kept": (other, 0o700), "f": (STORE, 0o6755), "d": (STORE, 0o2777)}
+    os.chown(kept, 0, 0)
+    with pytest.raises(StepFailed, match="would have ids of the host's there"):
+        await spawner.spawn(steps)
 
 
 def look(store: Path) -> dict[str, tuple[int, ...]]:

@@ -21,6 +21,7 @@ from agentos.protected_names import IN_GIT, STUBS, WATCHED
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.files.images import ImageInUse, ImageSize, ImageUnavailable, ensure_image
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import MIB, Directory, Limits, Policy, Program
 from agentos.sandbox.report import probe
@@ -123,6 +124,23 @@ async def test_without_root_it_is_a_directory_that_is_watched(workspaces: Worksp
     assert found.watched == str(state / "workspaces" / "a")
     assert "without root" in found.reason
     assert os.stat(found.watched).st_mode & 0o777 == 0o700
+
+
+@root_only
+async def test_kept_files_of_another_user_are_no_workspace_of_root_inside(workspaces: Workspaces, state: Path) -> None:
+    kept = state / "workspaces" / "a"
+    kept.mkdir(parents=True)
+    kept.parent.chmod(0o700)
+    (kept / "file").touch()
+    os.chown(kept, 1610699999, 1610699999)
+
+    with pytest.raises(BadWorkspace, match=r"begun without root inside, by uid 1610699999: move .* away"):
+        await workspaces.prepare("a", "keep", LIMITS, HostIds(*[STORE_IDS[0]] * 2))
+
+    (kept / "file").unlink()
+    await workspaces.prepare("a", "keep", LIMITS, HostIds(*[STORE_IDS[0]] * 2))
+    await workspaces.prepare("a", "keep", LIMITS, WHO)
+    assert kept.stat().st_uid == STORE_IDS[0]
 
 
 @root_only

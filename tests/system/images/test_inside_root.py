@@ -42,6 +42,13 @@ user = "root"
 workspace = {{ path = "{project}", mode = "overlay" }}
 
 [[agents]]
+name = "keeper"
+command = ["sleep", "1000"]
+image = "debian"
+user = "root"
+workspace = "keep"
+
+[[agents]]
 name = "plain"
 command = ["sleep", "1000"]
 image = "debian"
@@ -74,10 +81,17 @@ def started(kernels: None, project: Path) -> Iterator[Kernel]:
                 file.writestr(name, text)
         users = "useradd -m bob; su bob -c 'id -u; id -g; echo x > /home/bob/x'\n"  # an EXEC's own line may not
         (root / "srv" / "users.sh").write_text(users)
+        (root / "var" / "mail").mkdir()
+        (root / "var" / "mail" / "app").write_text("mail\n")
+        if IS_ROOT:
+            os.chown(root / "var" / "mail", 0, 8)
+            os.chown(root / "var" / "mail" / "app", 1000, 8)
+        (root / "var" / "mail").chmod(0o2775)
+        (root / "bin" / "su").chmod(0o4755)
         layout = write_files(place / "layout", make_oci([tar_root(root)], {"User": "app"}, pack=False))
         import_image(Images(kernel.state_dir), layout, "debian")
         with kernel.client() as client:
-            for name in ("one", "two", "three", "plain"):
+            for name in ("one", "two", "three", "keeper", "plain"):
                 up(client.restart(name))
         yield kernel
 
@@ -124,13 +138,27 @@ def test_what_root_inside_makes_ends_with_its_life_and_is_nowhere_on_the_host(st
         made = sh(client, f'mkdir /made; python3 -c "{code}"; stat -c %a /srv/f', "two")
         assert made == "6755\n"
         images = started.state_dir / "images"
-        found = [path for path in images.rglob("*") if path.lstat().st_mode & 0o6000]
-        owners = {path.lstat().st_uid for path in images.rglob("*")}
+        entries = {path: path.lstat() for path in images.rglob("*")}
+        found = {path.name for path, entry in entries.items() if entry.st_mode & 0o6000}
+        owners = {(entry.st_uid, entry.st_gid) for path, entry in entries.items() if path.name in found}
         up(client.restart("two"))
         assert sh(client, "ls -d /made /srv/f 2>/dev/null || echo gone", "two") == "gone\n"
 
-    assert found == []
-    assert owners == {os.geteuid()}
+    # The image's own set-id files are there, with ids of no process.
+    assert {"mail", "su"} <= found if IS_ROOT else not found
+    assert owners <= {(STORE_IDS[0], STORE_IDS[0] + group) for group in (0, 8)} | {(os.geteuid(), os.getegid())}
+    assert not IS_ROOT or all(entry.st_uid >= STORE_IDS[0] for entry in entries.values() if entry.st_mode & 0o6000)
+
+
+def test_files_have_the_owners_and_bits_of_the_image_and_one_user_owns_them_all(started: Kernel) -> None:
+    look = "stat -c '%u %g %a' /var/mail /var/mail/app /bin/su; echo x >> /var/mail/app; cat /var/mail/app"
+    with started.client() as client:
+        root, plain = sh(client, look, "two").split(), sh(client, look, "plain").split()
+
+    lost = "0 0 775 0 0 644 0 0 755"
+    assert " ".join(root[:9]) == ("0 8 2775 1000 8 644 0 0 4755" if IS_ROOT else lost)
+    assert " ".join(plain[:9]) == lost.replace("0 0", "1000 1000")
+    assert root[9:] == plain[9:] == ["mail", "x"]
 
 
 def test_what_root_inside_changes_in_a_project_is_applied_without_its_ids_and_bits(
@@ -148,3 +176,18 @@ def test_what_root_inside_changes_in_a_project_is_applied_without_its_ids_and_bi
     for name in ("new", "theirs"):
         made = (project / name).stat()
         assert (made.st_mode & 0o7777, made.st_uid) == (0o755, os.geteuid()), name
+
+
+def test_a_kept_workspace_of_root_inside_keeps_owners_and_bits_and_gives_none_on_the_host(started: Kernel) -> None:
+    code = "import os; os.mkdir('d'); os.chmod(os.open('d/f', os.O_CREAT), 0o6755); os.chown('d', 33, 42)"
+    look = "stat -c '%u %g %a' d d/f"
+    with started.client() as client:
+        before = sh(client, f'python3 -c "{code}"; {look}', "keeper")
+        up(client.restart("keeper"))
+        after = sh(client, f"{look}; rm -r d", "keeper")
+
+    assert before == after == ("33 42 755\n0 0 6755\n" if IS_ROOT else "0 0 755\n0 0 6755\n")
+    kept = started.state_dir / "workspaces"
+    assert kept.stat().st_mode & 0o077 == 0
+    for path in kept.glob("keeper"):  # a directory, where no image can be mounted
+        assert path.stat().st_uid == (STORE_IDS[0] if IS_ROOT else os.geteuid())

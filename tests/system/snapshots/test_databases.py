@@ -1,10 +1,17 @@
 """A database in a workspace is written all the time, and each snapshot of it is sound and has what was acknowledged."""
 
 import json
+import os
+import re
 import shutil
 import sqlite3
+import subprocess
+import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.support.kernel import Kernel, until
 from tests.support.runs.rounds import rounds
@@ -13,17 +20,19 @@ from tests.system.agents import up
 from .conftest import run
 
 WRITERS = 3
-WRITER = """
+KEPT = 2000  # rows of each writer: the database stays within the limit of the workspace
+WRITER = f"""
 import os, sqlite3, sys
 number, path = sys.argv[1:]
 database = sqlite3.connect("storm.db", timeout=60, isolation_level=None)
 database.execute("PRAGMA journal_mode = WAL")
 database.execute("PRAGMA wal_autocheckpoint = 20")
-database.execute("CREATE TABLE IF NOT EXISTS rows (writer INTEGER, n INTEGER, text TEXT)")
+database.execute("CREATE TABLE IF NOT EXISTS rows (writer INTEGER, n INTEGER, text TEXT, PRIMARY KEY (writer, n))")
 acknowledged = os.open(path, os.O_CREAT | os.O_WRONLY)
 for n in range(1, 1 << 40):
     database.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, n, "x" * (n % 3000)))
     os.pwrite(acknowledged, b"%020d" % n, 0)
+    database.execute("DELETE FROM rows WHERE writer = ? AND n <= ?", (number, n - {KEPT}))
 """
 BEGIN = f"""
 import subprocess, sys
@@ -53,17 +62,19 @@ def check_database(tree: Path, place: Path) -> list[int]:
     with closing(sqlite3.connect(place / "storm.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         for number, last in enumerate(acknowledged):
-            query = "SELECT count(*), max(n), sum(length(text) <> n % 3000) FROM rows WHERE writer = ?"
-            count, most, wrong = database.execute(query, (number,)).fetchone()
-            assert (most >= last, count, wrong) == (True, most, 0)
+            query = "SELECT count(*), min(n), max(n), sum(length(text) <> n % 3000) FROM rows WHERE writer = ?"
+            count, least, most, wrong = database.execute(query, (number,)).fetchone()
+            assert (most >= last, count, wrong) == (True, most - least + 1, 0)
+            assert least <= max(1, most - KEPT + 1)
     shutil.rmtree(place)
     return acknowledged
 
 
 def progress(worker: Kernel) -> list[int]:
     """The last acknowledged row of each writer, now."""
-    [upper] = (worker.state_dir / "layers" / "worker").glob("l-*/work")
-    found = [upper.parent / "tree" / f"acknowledged-{number}" for number in range(WRITERS)]
+    layers = worker.state_dir / "layers" / "worker"  # there are others for as long as they are removed
+    upper = layers / json.loads((layers / "record.json").read_text())["layer"]
+    found = [upper / "tree" / f"acknowledged-{number}" for number in range(WRITERS)]
     return [int(one.read_bytes() or b"0") if one.exists() else 0 for one in found]
 
 
@@ -83,3 +94,75 @@ def test_databases_that_are_written_meanwhile_are_sound_in_every_snapshot(worker
         up(client.snapshot("worker", "end"))
         up(client.rollback("worker", "end"))
         run(client, SOUND)
+
+
+POSTGRES = max(Path("/usr/lib/postgresql").glob("*/bin/postgres"), default=None)
+BEGIN_POSTGRES = """
+import os, subprocess
+os.environ["PATH"] = {programs!r}
+say = dict(stdout=open("log", "a"), stderr=subprocess.STDOUT, check=True)
+subprocess.run(["initdb", "-D", "data", "-k", "-A", "trust", "-U", "agent", "--no-locale", "-E", "UTF8"], **say)
+settings = "-k /tmp -c listen_addresses='' -c shared_buffers=8MB -c max_wal_size=32MB -c min_wal_size=32MB"
+subprocess.run(["pg_ctl", "-D", "data", "-w", "-o", settings, "start"], **say)
+subprocess.run(["psql", "-h", "/tmp", "-U", "agent", "postgres", "-c", "CREATE TABLE rows (n INT, text TEXT)"], **say)
+subprocess.Popen(["sh", "-c", {write!r}], stdout=say["stdout"], stderr=say["stderr"])
+"""
+WRITE = """
+n=0
+while n=$((n + 1)); do
+    echo "INSERT INTO rows VALUES ($n, repeat('x', $n % 3000)) RETURNING n;"
+done | psql -h /tmp -U agent -qtA postgres | while read n; do
+    echo $n > acknowledged.new && mv acknowledged.new acknowledged
+done
+"""
+ASK = "SELECT 'seen', count(*), max(n), sum((length(text) <> n % 3000)::int) FROM rows"
+
+
+@pytest.mark.skipif(POSTGRES is None, reason="NOT TESTED: PostgreSQL isn't installed here (Debian's postgresql)")
+def test_postgresql_that_is_written_meanwhile_recovers_from_every_snapshot(worker: Kernel) -> None:
+    assert POSTGRES is not None
+    programs = f"{POSTGRES.parent}:/usr/bin:/bin"
+    layers = worker.state_dir / "layers" / "worker"
+
+    def written() -> int:
+        layer = json.loads((layers / "record.json").read_text())["layer"]
+        try:
+            return int((layers / layer / "tree" / "acknowledged").read_text() or "0")
+        except FileNotFoundError:
+            return 0
+
+    with worker.client() as client:
+        run(client, BEGIN_POSTGRES.format(programs=programs, write=WRITE))
+        last = 0
+        for _ in range(2 if rounds(1) == 1 else 50):
+            until(lambda last=last: written() > last, "more is written")  # type: ignore[misc]
+
+            taken = up(client.snapshot("worker"))["snapshot"]
+
+            acknowledged, count, most, wrong = recover(find_layer(worker, taken), POSTGRES)
+            assert most >= acknowledged > last
+            assert (count, wrong) == (most, 0)
+            last = acknowledged
+            up(client.snapshots("worker", remove=taken))
+
+
+def recover(tree: Path, postgres: Path) -> tuple[int, int, int, int]:
+    """The last acknowledged row of a copy; and what it has after recovery: rows, the last, wrong ones."""
+    with tempfile.TemporaryDirectory(prefix="aos-postgres-", dir="/var/tmp") as made:
+        copy = Path(made, "data")
+        shutil.copytree(tree / "data", copy)
+        user: dict[str, Any] = {}
+        if os.geteuid() == 0:  # which PostgreSQL refuses to be
+            user = {"user": 65534, "group": 65534, "extra_groups": []}
+            for path in (Path(made), copy, *copy.rglob("*")):
+                os.chown(path, 65534, 65534)
+        ended = subprocess.run(
+            [postgres, "--single", "-D", copy, "postgres"],
+            input=ASK,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            **user,
+        )
+        values = [value for value in re.findall(r'\d: \w+ = "(\w+)"', ended.stdout) if value != "seen"]
+        return (int((tree / "acknowledged").read_text()), *map(int, values))  # type: ignore[return-value]

@@ -31,7 +31,7 @@ async def main(spawner, place):
     await workspaces.release(project)
     print(sorted(os.listdir(place / "project")))
 
-spawner = Spawner.start()
+spawner = Spawner.start(zygote_timeout=240)
 with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
     trio.run(main, spawner, Path(place))
 spawner.close()
@@ -41,6 +41,7 @@ spawner.close()
 def test_with_root_what_cannot_be_had_there_is_told(guest: RunInGuest) -> None:
     ended = guest(sys.executable, "-c", OPEN_TO_ALL)
 
+    assert ended.out, ended.err
     kept, refused, done, left = ended.out.splitlines()
     assert kept.startswith("directory | "), ended.err
     assert "/dev/loop-control" in kept or "e2fsprogs" in kept

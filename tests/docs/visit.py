@@ -28,8 +28,9 @@ from agentos.userland.cli.main import cli
 from tests.docs.blocks import ROOT, Block
 from tests.docs.compare import LACKS, missing, same
 from tests.docs.forked import Commands
-from tests.docs.terminal import PATIENCE, Kernel, Shell
+from tests.docs.terminal import Kernel, Shell
 from tests.support.ports import free_port
+from tests.support.wire import PATIENCE
 
 ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|localhost):(\d{4,5})\b")
 BIN = str(Path(sys.executable).parent)

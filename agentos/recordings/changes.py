@@ -173,8 +173,11 @@ def put_changes(
             stack.callback(os.close, own)
             kept = stack.enter_context(beneath.open_directory(own, f"{FILES}/{number}"))
             changes = _read_index(kept)
+            size = sum(one.st_size for number in range(len(changes)) if (one := beneath.look(kept, str(number))))
         except OSError as error:
             raise NotKept(f"what call {number} has changed can't be read: {error.strerror}") from None
+        if size > MAX_BYTES:  # a file with holes may say so of itself
+            raise NotKept(f"what call {number} has changed has {size:,} bytes, and at most {MAX_BYTES:,} are kept")
         top = stack.enter_context(root())
         modes: list[Change] = []
         for place, change in enumerate(changes):

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentos_sdk.encoding.nesting import is_nested_deeper
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.nesting import count_containers, is_nested_deeper
 
 FORMAT = 1
 MANIFEST, CALLS = "recording.json", "calls.jsonl"
@@ -31,6 +32,8 @@ MAX_MESSAGES = 10_000  # of a question; the kernel takes 2,000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a recording
 LIFE = re.compile(r"(?:guest )?[A-Za-z0-9][A-Za-z0-9._#-]{0,99}/[0-9]{1,9}")
 MAX_BODY_DEPTH = MAX_DEPTH - 4  # a body stands some levels deep in its line
+MAX_PARTS = 10_000  # arrays and objects of a body that is read: they take 20 ms, which are the event loop's
+MAX_LINE_PARTS = 250_000  # … of a line, in which each chunk is one
 _FOREIGN = re.compile(r"[^A-Za-z0-9._#-]|\.\.+|^[^A-Za-z0-9]")
 
 Json = dict[str, Any]
@@ -114,16 +117,20 @@ def encode_line(line: object) -> bytes:
 
 
 def read_body(body: bytes) -> Json:
-    """A request or a reply as a JSON object; a body that is none, or nested too deep, stands in ``base64``."""
-    brackets = body.count(b"[") + body.count(b"{")
+    """A request or a reply as a JSON object; a body that is none, or that is dear to read, stands in ``base64``."""
     try:
-        if brackets <= MAX_BODY_DEPTH or not is_nested_deeper(body, MAX_BODY_DEPTH):
-            found = parse_json(body) if body else {}
-            if isinstance(found, dict):
-                return found
+        found = parse_json(body) if body and not is_dear(body) else None if body else {}
+        if isinstance(found, dict):
+            return found
     except (ValueError, RecursionError):
         pass
     return keep_bytes(body)
+
+
+def is_dear(data: bytes) -> bool:
+    """Whether JSON is nested too deep for a line, or has so many parts that reading it holds up the event loop."""
+    parts = count_containers(data, MAX_BODY_DEPTH)
+    return parts > MAX_PARTS or (parts > MAX_BODY_DEPTH and is_nested_deeper(data, MAX_BODY_DEPTH))
 
 
 def read_question(body: bytes) -> Json:
@@ -147,11 +154,8 @@ def write_body(body: Json) -> bytes:
 
 
 def parse_json(data: bytes) -> Any:
-    """A JSON value; raises ``ValueError``."""
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return json.loads(data)  # half a surrogate pair
+    """A JSON value, without numbers that aren't finite: no reply could have them. Raises ``ValueError``."""
+    return codec.parse(data, MAX_DEPTH)
 
 
 class _Written(Struct, frozen=True):

@@ -19,7 +19,7 @@ from agentos_sdk.encoding.strict import wire_name
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op, op_name
 
-from .format import Differences, Json, encode_line, parse_json, read_body, read_question
+from .format import Differences, Json, encode_line, is_dear, keep_bytes, parse_json, read_body, read_question
 
 MIN_PART = 8  # characters of base64 that are taken for a secret
 Secret = tuple[str, str]
@@ -152,14 +152,16 @@ def _describe_record(request: Any) -> Json:
     """A request as its body would be, without what it lacks."""
     names = request.__struct_fields__ if isinstance(request, msgspec.Struct) else attrs.fields_dict(type(request))
     found: Json = {}
+    encoded: dict[str, bytes] = {}
     for name in names:
         value = getattr(request, name)
         if isinstance(value, bytes):  # of WRITE
             found |= _describe_data(value)
         elif value is not None:
-            encoded = bytes(value) if isinstance(value, msgspec.Raw) else codec.encode(value)
-            found[wire_name(name)] = parse_json(encoded)
-    return found
+            encoded[wire_name(name)] = bytes(value) if isinstance(value, msgspec.Raw) else codec.encode(value)
+    if any(map(is_dear, encoded.values())):
+        return keep_bytes(b"{%b}" % b",".join(b'"%b":%b' % (key.encode(), value) for key, value in encoded.items()))
+    return found | {key: parse_json(value) for key, value in encoded.items()}
 
 
 def _describe_data(data: bytes) -> Json:

@@ -21,10 +21,11 @@ from typing import Any, Literal
 from attrs import define, field, frozen
 
 from agentos.llm.cassettes.recorded_question import (
-    MASK,
     Digests,
+    MessageDigests,
     digest_masked,
     digest_question,
+    find_masked,
     find_nearest,
     write_canonical,
 )
@@ -34,6 +35,7 @@ from .reader import RecordedCall
 ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "async", "request_id"})  # keys that no answer depends on
 UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that say nothing, and aren't compared
 MAX_WORDS = 2000  # of two texts between their common begin and end; longer ones are one difference
+MAX_COMPARED = 1 << 20  # characters of two texts that are compared word by word, in 0.3 s
 MAX_QUOTED = 160  # characters of a difference on each side
 MAX_DIFFERENCES = 50  # of one call
 
@@ -85,13 +87,15 @@ class Matcher:
 
     _by_call: dict[str, list[_Candidate]] = field(factory=lambda: defaultdict(list))
     _by_digest: dict[tuple[str, str], list[_Candidate]] = field(factory=lambda: defaultdict(list))
+    _passed: defaultdict[tuple[str, str], int] = field(factory=lambda: defaultdict(int))  # how many are used, at least
     _asked: defaultdict[tuple[str, str], int] = field(factory=lambda: defaultdict(int))
+    _known: MessageDigests = field(factory=MessageDigests)
     _reported: set[tuple[str, str]] = field(factory=set)  # masked digests of parts that differed, as pairs
 
     def add(self, call: RecordedCall) -> None:
         """Have this call answer one that is like it."""
         request = without_aside(call.request)
-        candidate = _Candidate(call, request, digest_request(call.call, request))
+        candidate = _Candidate(call, request, digest_request(call.call, request, self._known))
         self._by_call[call.call].append(candidate)
         for digest in {candidate.digests.exact, candidate.digests.masked, candidate.digests.place} - {""}:
             self._by_digest[call.call, digest].append(candidate)
@@ -126,7 +130,10 @@ class Matcher:
         return _use(there[0], "drifted", drift=drift[:MAX_DIFFERENCES])
 
     def _first(self, call: str, digest: str) -> _Candidate | None:
-        return next((one for one in self._by_digest[call, digest] if not one.used), None)
+        there = self._by_digest[call, digest]
+        unused = range(self._passed[call, digest], len(there))
+        at = self._passed[call, digest] = next((at for at in unused if not there[at].used), len(there))
+        return there[at] if at < len(there) else None
 
     def _new_parts(self, recorded: Json, now: Json) -> list[tuple[str, object, object]]:
         """The parts that differ after masks, and haven't been reported."""
@@ -172,11 +179,11 @@ def without_aside(request: Json) -> Json:
     return {key: value for key, value in request.items() if key not in ASIDE and value is not None}
 
 
-def digest_request(call: str, request: Json) -> Digests:
+def digest_request(call: str, request: Json, known: MessageDigests | None = None) -> Digests:
     """The digests by which a request is found; only a question with answers of the model has a place."""
     if call == "THINK":
         with suppress(KeyError, TypeError, ValueError, AttributeError):  # a request that was refused may have any form
-            return digest_question(request)
+            return digest_question(request, known)
     text = write_canonical(request)
     return Digests(text, digest_masked(text), "")
 
@@ -199,7 +206,7 @@ def list_masks(recorded: Json, now: Json) -> Sequence[str]:
     found: dict[str, None] = {}
     for _, old, new in split_parts(recorded, now):
         if old != new:
-            pairs = zip(*(MASK.finditer(write_canonical(each)) for each in (old, new)), strict=False)
+            pairs = zip(*(find_masked(write_canonical(each)) for each in (old, new)), strict=False)
             found |= {str(one.lastgroup): None for one, other in pairs if one.group() != other.group()}
     return list(found)
 
@@ -233,6 +240,11 @@ def list_differences(part: str, recorded: object, now: object, kind: Kind | None
 
 def compare_words(recorded: str, now: str) -> Iterator[tuple[str, str]]:
     """What differs between two texts, word by word: the words of each side, cut to :data:`MAX_QUOTED` characters."""
+    if len(recorded) + len(now) > MAX_COMPARED:
+        same = count_common(recorded, now)
+        if recorded[same:] != now[same:]:
+            yield _quote(recorded[same:]), _quote(now[same:])
+        return
     old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (recorded, now))
     shorter = min(len(old), len(new))
     begin = next((at for at in range(shorter) if old[at] != new[at]), shorter)
@@ -244,6 +256,18 @@ def compare_words(recorded: str, now: str) -> Iterator[tuple[str, str]]:
     for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag != "equal":
             yield _quote("".join(old[a:b])), _quote("".join(new[c:d]))
+
+
+def count_common(one: str, other: str) -> int:
+    """How many characters two texts have in common at their begin."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def _find_alike(request: Json, candidates: Sequence[_Candidate]) -> _Candidate:

@@ -6,14 +6,14 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 from attrs import frozen
 
 from agentos.private_files import display_path
 from agentos.structs import learn
-from agentos_sdk.encoding.nesting import is_nested_deeper
+from agentos_sdk.encoding.nesting import count_containers, is_nested_deeper
 
 from .format import (
     CALLS,
@@ -23,15 +23,20 @@ from .format import (
     MANIFEST,
     MAX_DEPTH,
     MAX_LINE_BYTES,
+    MAX_LINE_PARTS,
     MAX_MESSAGES,
     NAME,
     Json,
     Manifest,
+    encode_line,
     parse_json,
 )
 
 MAX_MANIFEST_BYTES = 16 << 20
 KEPT_QUESTIONS = 64  # of a life, with which a later one may go on
+# What a call weighs besides its bytes: itself, each array and object, and each message of a question, in bytes.
+CALL_WEIGHT, PART_WEIGHT, MESSAGE_WEIGHT = 20_000, 200, 1_000
+FEW_PARTS = 100  # that aren't counted exactly
 
 
 class BadRecording(ValueError):
@@ -44,7 +49,8 @@ class RecordedCall:
 
     ``request`` and ``reply`` are JSON objects as on the wire, a question is whole. ``reply`` is None if none was given.
     ``chunks`` are those of a streamed reply. ``outcome`` is ``cancelled`` for a call that was.
-    ``files`` is how many paths it has changed that are kept.
+    ``files`` is how many paths it has changed that are kept. ``weight`` is bytes: what it costs to hold and to compare
+    it, which for a question that goes on with others is many times its line.
     """
 
     begin: int
@@ -58,6 +64,7 @@ class RecordedCall:
     chunks: tuple[Json, ...] = ()
     outcome: str | None = None
     files: int = 0
+    weight: int = 0
 
 
 class _Line(msgspec.Struct):
@@ -78,6 +85,18 @@ class _Line(msgspec.Struct):
 learn(Manifest, _Line)
 
 
+class _Whole(NamedTuple):
+    """A whole question: the bytes of its keys besides the messages, and of these up to the end of each."""
+
+    question: Json
+    sizes: dict[str, int]
+    ends: list[int]
+
+    @property
+    def weight(self) -> int:
+        return sum(self.sizes.values()) + (self.ends[-1] if self.ends else 0)
+
+
 @frozen
 class Recording:
     """A recording that was opened. ``calls`` reads its file anew each time, and holds little of it."""
@@ -87,7 +106,7 @@ class Recording:
 
     def calls(self, life: str | None = None) -> Iterator[RecordedCall]:
         """The calls in the order of their ends, of one life or of all. Raises :class:`BadRecording`."""
-        former: dict[str, OrderedDict[int, Json]] = {}
+        former: dict[str, OrderedDict[int, _Whole]] = {}
         shown = Path(display_path(self.path))
         with _open(self.path) as directory:
             for name in (FORMER, CALLS):
@@ -105,27 +124,30 @@ def _exists(directory: int, name: str) -> bool:
 
 
 def _read_calls(
-    file: BinaryIO, path: str, life: str | None, former: dict[str, OrderedDict[int, Json]]
+    file: BinaryIO, path: str, life: str | None, former: dict[str, OrderedDict[int, _Whole]]
 ) -> Iterator[RecordedCall]:
     for number, line in enumerate(_read_lines(file, path), 1):
         where = f"{path}: line {number}"
         found = _read_line(line, where)
-        request = found.request
+        if life is not None and found.life != life:
+            continue
+        request, weight = found.request, CALL_WEIGHT + PART_WEIGHT * count_containers(line, FEW_PARTS) + len(line)
         if found.call == "THINK" and not request.keys().isdisjoint(("as", "messages")):
-            request = _complete(found, former.setdefault(found.life, OrderedDict()), where)
-        if life is None or found.life == life:
-            yield RecordedCall(
-                *found.n,
-                found.life,
-                found.call,
-                found.at,
-                found.ms,
-                request,
-                found.reply,
-                tuple(found.chunks),
-                found.outcome,
-                found.files,
-            )
+            whole = _complete(found, former.setdefault(found.life, OrderedDict()), where)
+            request, weight = whole.question, weight + whole.weight
+        yield RecordedCall(
+            *found.n,
+            found.life,
+            found.call,
+            found.at,
+            found.ms,
+            request,
+            found.reply,
+            tuple(found.chunks),
+            found.outcome,
+            found.files,
+            weight,
+        )
 
 
 def read_recording(path: Path | str) -> Recording:
@@ -203,6 +225,8 @@ def _read_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
 def _parse(data: bytes, where: str) -> Any:
     if is_nested_deeper(data, MAX_DEPTH):
         raise BadRecording(f"{where}: nested deeper than {MAX_DEPTH} levels")
+    if count_containers(data, MAX_LINE_PARTS) > MAX_LINE_PARTS:
+        raise BadRecording(f"{where}: more than {MAX_LINE_PARTS:,} arrays and objects")
     try:
         return parse_json(data)
     except (ValueError, RecursionError) as error:
@@ -225,25 +249,32 @@ def _check_life(life: str, where: str) -> None:
         raise BadRecording(f"{where}: life: expected NAME/NUMBER, got {life!r:.80}")
 
 
-def _complete(line: _Line, former: OrderedDict[int, Json], where: str) -> Json:
+def _complete(line: _Line, former: OrderedDict[int, _Whole], where: str) -> _Whole:
     """The whole question of a line. Those before it, on which it may stand, are kept: they share their messages."""
     own = {key: value for key, value in line.request.items() if key not in ("as", "first")}
+    added, before = own.pop("messages", None), _Whole({"messages": []}, {}, [])
+    first = 0
     if (basis := line.request.get("as")) is not None:
         if not isinstance(basis, int) or basis not in former:
             raise BadRecording(
                 f"{where}: request.as: none of the {KEPT_QUESTIONS} questions before it in its life has the number "
                 f"{basis!r:.80}"
             )
-        first, earlier = line.request.get("first", 0), former[basis]["messages"]
-        if not isinstance(first, int) or not 0 <= first <= len(earlier):
-            raise BadRecording(f"{where}: request.first: expected at most {len(earlier)}, got {first!r:.80}")
-        if isinstance(own.get("messages", []), list):
-            own = {**former[basis], **own, "messages": [*earlier[:first], *own.get("messages", [])]}
-    whole = {key: value for key, value in own.items() if value is not None}
-    messages = whole.setdefault("messages", [])
-    if not isinstance(messages, list) or len(messages) > MAX_MESSAGES:
+        before = former[basis]
+        first, there = line.request.get("first", 0), len(before.ends)
+        if not isinstance(first, int) or not 0 <= first <= there:
+            raise BadRecording(f"{where}: request.first: expected at most {there}, got {first!r:.80}")
+    messages = [] if added is None else added
+    if not isinstance(messages, list) or first + len(messages) > MAX_MESSAGES:
         raise BadRecording(f"{where}: request.messages: expected a list of at most {MAX_MESSAGES} messages")
-    former[line.n[0]] = whole
+    whole = {key: value for key, value in {**before.question, **own}.items() if value is not None}
+    whole["messages"] = [*before.question["messages"][:first], *messages]
+    sizes = {key: size for key, size in before.sizes.items() if key in whole}
+    sizes |= {key: len(encode_line(value)) for key, value in own.items()}
+    ends = before.ends[:first]
+    for message in messages:
+        ends.append((ends[-1] if ends else 0) + len(encode_line(message)) + MESSAGE_WEIGHT)
+    found = former[line.n[0]] = _Whole(whole, sizes, ends)
     if len(former) > KEPT_QUESTIONS:
         former.popitem(last=False)
-    return whole
+    return found

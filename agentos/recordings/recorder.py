@@ -40,6 +40,7 @@ from .writer import FULL, Target
 log = logging.getLogger(__name__)
 
 MAX_CHUNK_BYTES = 16 << 20  # of one call that are kept until it ends
+CHUNK_COST = 100  # bytes that a chunk counts besides its body
 PRUNED_EVERY = 16  # the share of `max_total` that is written between two looks at what is kept: one of 16
 OWN = range(Op.RECORD_START, 0x76)  # calls about recordings
 EARLIER = "it began before the recording"
@@ -90,7 +91,7 @@ class _Begun:
     files: int = 0  # paths that it has changed, which are kept
 
     def take(self, chunk: bytes) -> None:
-        self.size += len(chunk)
+        self.size += len(chunk) + CHUNK_COST
         if self.size <= MAX_CHUNK_BYTES:
             self.chunks.append(chunk)
 

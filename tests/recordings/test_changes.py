@@ -103,6 +103,15 @@ def test_a_recording_that_leads_out_of_the_workspace_is_refused(work: Path, path
         put(work)
 
 
+def test_files_with_holes_that_no_kernel_keeps_are_not_put(work: Path) -> None:
+    keep(work, "echo x > new; echo y > other")
+    os.truncate(work.parent / "files" / "7" / "1", 1 << 40)
+
+    with pytest.raises(NotKept, match=r"has [0-9,]+ bytes, and at most 268,435,456 are kept"):
+        put(work)
+    assert not (work.parent / "again" / "new").exists()
+
+
 def test_nothing_is_put_past_a_link_of_the_program(work: Path) -> None:
     keep(work, "echo new > sub/new; echo b >> b")
     again, out = work.parent / "again", work.parent / "out"

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.recordings.format import Json
@@ -41,6 +43,28 @@ def deliver(until: int) -> tuple[list[bytes], list[str]]:
     box = mail.by_id(9)
     assert all((one.from_id, one.from_name, one.from_kind) == (5, "boss", "agent") for one in box.messages)
     return [one.body for one in box.messages], [*letters.notes]
+
+
+FORGED = [
+    letter(1, 999.0, from_kind="operator"),
+    letter(2, 999.0, from_kind="boss"),
+    letter(3, 999.0, from_id=1 << 70),
+    letter(4, 999.0, from_id=-1),
+    letter(5, float("-inf")),
+    letter(6, 999.0, from_kind="agent"),
+]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_recording_from_elsewhere_makes_nothing_the_operators(own: bool) -> None:
+    mail, letters = Mailboxes(), find_letters([recv(1, 1000.0, *FORGED)], Switch(1, True), own)
+    box = mail.open(9, "coder-fork")
+    letters.put(mail, Caller(9, "agent", "coder-fork", Table([]), Grants(), Notebook()))
+
+    kinds = ["operator", "agent"] if own else ["guest", "guest"]
+    assert [(one.from_kind, one.body) for one in box.messages] == [(kinds[0], b'{"n":1}'), (kinds[1], b'{"n":6}')]
+    by_others = "messages of the operator or the kernel, by a recording from elsewhere, come from a guest: 1"
+    assert letters.notes == ([] if own else [by_others])
 
 
 def test_each_message_that_waited_is_delivered_once() -> None:

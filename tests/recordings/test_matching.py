@@ -261,3 +261,20 @@ def test_two_different_parts_always_have_a_difference_to_show(one: str, two: str
     told = list_differences("message 1 (user)", user(one), {**user(two), "images": [{"sha256": "0"}]})
 
     assert told
+
+
+def test_messages_that_are_no_objects_are_compared_as_well() -> None:
+    matcher = Matcher()
+    matcher.add(call(1, ask(1, [2])))  # type: ignore[arg-type]
+    found = matcher.find("THINK", ask(user("hello")))
+
+    assert isinstance(found, Miss)
+    assert found.differences[-1].where == "message 2 ()"
+
+
+@pytest.mark.parametrize("same", [0, 1, 600_000])
+def test_long_texts_are_compared_from_where_they_differ(same: int) -> None:
+    [(old, new)] = compare_words("a" * same + "b c" * 500_000, "a" * same + "bd")
+
+    assert (old[:3], old[-1], new) == (" cb", "…", "d")
+    assert [*compare_words("a" * 600_000, "a" * 600_000)] == []

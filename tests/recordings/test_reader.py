@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agentos.private_files import hold_directory
-from agentos.recordings.format import CALLS, MANIFEST, MAX_LINE_BYTES, Life, encode_line
-from agentos.recordings.reader import KEPT_QUESTIONS, MAX_MESSAGES, BadRecording, read_recording
+from agentos.recordings.format import CALLS, MANIFEST, MAX_LINE_BYTES, MAX_LINE_PARTS, MAX_MESSAGES, Life, encode_line
+from agentos.recordings.reader import KEPT_QUESTIONS, BadRecording, read_recording
 
 from .written import LIFE, line, write_file, write_recording
 
@@ -255,3 +255,30 @@ def test_errors_name_a_held_directory_as_it_is_called(tmp_path: Path) -> None:
         for name, where in (("none", "none"), ("old", f"old/{MANIFEST}"), ("bad", f"bad/{CALLS}")):
             with pytest.raises(BadRecording, match=f"^{re.escape(str(tmp_path))}/{where}: "):
                 [*read_recording(held / name).calls()]
+
+
+def test_what_a_question_weighs_is_its_whole_length(tmp_path: Path) -> None:
+    long = [say("x" * 1000) for _ in range(100)]
+    made = [line(1, request={"model": "m", "messages": long})]
+    made += [line(number, request={"as": 2 * number - 3, "first": 100, "messages": []}) for number in range(2, 100)]
+    found = [*read_recording(write_recording(tmp_path / "coder-1.recording", made)).calls()]
+
+    assert {call.weight // 100_000 for call in found} == {2, 3}
+    assert len(encode_line(made[-1])) < 200
+
+
+def test_a_line_of_too_many_parts_is_refused_unread(tmp_path: Path) -> None:
+    crowded = b'{"n":[1,2],"x":[' + b"[]," * MAX_LINE_PARTS + b"[]]}\n"
+    found = read_recording(write_recording(tmp_path / "coder-1.recording", [crowded]))
+
+    with pytest.raises(BadRecording, match="line 1: more than 250,000 arrays and objects"):
+        next(found.calls())
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_numbers_that_no_reply_can_have_are_refused(tmp_path: Path, number: str) -> None:
+    made = encode_line(line(1, reply={"success": False, "a": 5})).replace(b'"a":5', f'"a":{number}'.encode()) + b"\n"
+    found = read_recording(write_recording(tmp_path / "coder-1.recording", [made]))
+
+    with pytest.raises(BadRecording, match=r"line 1: no JSON: .*number"):
+        next(found.calls())

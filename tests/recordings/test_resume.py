@@ -11,12 +11,14 @@ import trio
 from attrs import evolve
 
 from agentos.recordings.format import Life, write_body
-from agentos.recordings.reader import RecordedCall, Recording
+from agentos.recordings.reader import RecordedCall, Recording, read_recording
+from agentos.recordings.replay.life import load_calls
+from agentos.recordings.replay.progress import ReplayFailed
 from agentos.recordings.replay.resume import find_last, find_leased, has_crashed, renumber
 from agentos.recordings.replay.switch import Switch
 from agentos_sdk.values import End
 from tests.recordings.test_switch import STORES, ask, call, load, stored
-from tests.recordings.written import write_recording
+from tests.recordings.written import line, write_recording
 
 RESUMED = Switch(live=True)
 OVERLAPPING = [STORES[0], evolve(STORES[1], end=6), STORES[2], stored(7, "d", None)]
@@ -150,3 +152,13 @@ def test_a_life_that_failed_or_ended_with_the_kernel_has_crashed(
     assert found.manifest.name == "coder-2"
     assert has_crashed(found, end) == crashed
     assert find_last(tmp_path, "another") is None
+
+
+def test_a_life_whose_short_lines_are_long_questions_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    asked = {"model": "m", "messages": [{"role": "user", "text": "x"}] * 2000}
+    lines = [line(1, request=asked)]
+    lines += [line(n, request={"as": 2 * n - 3, "first": 2000, "messages": []}) for n in range(2, 3000)]
+    found = read_recording(write_recording(tmp_path / "coder-1.recording", lines))
+
+    with pytest.raises(ReplayFailed, match=r"after 2,0\d\d of them, each whole, more than 4 GiB"):
+        load_calls(found, found.manifest.lives[0])

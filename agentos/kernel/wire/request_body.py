@@ -12,7 +12,7 @@ from agentos.kernel.caller import Caller
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.codec import Invalid
-from agentos_sdk.encoding.nesting import MAX_DIGITS, has_extreme_number, remove_strings
+from agentos_sdk.encoding.nesting import MAX_DIGITS, count_containers, has_extreme_number, remove_strings
 from agentos_sdk.encoding.strict import wire_name
 from agentos_sdk.errors import BadRequest
 
@@ -95,10 +95,8 @@ def _shape(request: type) -> msgspec.json.Decoder[msgspec.Struct]:
 
 def _parse(data: bytes) -> object:
     """Parse the value of one field of a large body; it is well-formed JSON."""
-    if data.count(b"[") + data.count(b"{") > codec.GC_PAUSE_THRESHOLD:
-        brackets = remove_strings(data)
-        if brackets.count(b"[") + brackets.count(b"{") > codec.GC_PAUSE_THRESHOLD:
-            raise _unreadable(f"more than {codec.GC_PAUSE_THRESHOLD} arrays and objects in it")
+    if count_containers(data, codec.GC_PAUSE_THRESHOLD) > codec.GC_PAUSE_THRESHOLD:
+        raise _unreadable(f"more than {codec.GC_PAUSE_THRESHOLD} arrays and objects in it")
     return parse_values(data)
 
 

@@ -25,10 +25,11 @@ from agentos.services.files.foreign_files import read_regular
 from agentos.structs import learn
 from agentos_sdk.values import ToolCall, Usage
 
-from .recorded_question import Digests, Recorded, digest_question
+from .recorded_question import Digests, Recorded, digest_question, write_canonical
 
 MAX_FILE_BYTES = 64 << 20
 MAX_MESSAGES = 500_000  # of all questions: one may have all messages of an earlier one in a few bytes
+MAX_TEXT = 1 << 30  # characters of all questions, for the same reason
 LOOKED_BACK = 8  # questions among which the one is looked for that a question goes on with
 Lines = str | list[str]
 
@@ -84,11 +85,14 @@ def read_cassette(path: Path) -> list[Entry]:
         raise BadCassette(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise BadCassette(f"{path}: {error.strerror}") from None
-    entries, questions, room = list[Entry](), dict[int, Recorded](), MAX_MESSAGES
+    entries, questions, room, left = list[Entry](), dict[int, Recorded](), MAX_MESSAGES, MAX_TEXT
     for number, value in enumerate(_read_values(path, text), 1):
         try:
             line = msgspec.convert(value, Line)
             question = _complete(line.question, questions)
+            left -= len(write_canonical(question))
+            if left < 0:
+                raise ValueError(f"with it the questions have more than {MAX_TEXT:,} characters together")
             entries.append(Entry(line.n, question, _read_answer(line.answer), digest_question(question)))
         except (msgspec.ValidationError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadCassette(f"{path}: entry {number}: {error}") from None

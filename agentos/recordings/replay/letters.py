@@ -1,7 +1,9 @@
 """The messages that waited in a recorded life's mailbox at a call, for an agent that goes on live from there."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -14,31 +16,43 @@ from agentos.services.mail.mailboxes import Mailboxes
 from .switch import Switch
 
 TYPES = {"id": int, "from_id": int, "from_name": str, "from_kind": str, "sent_at": float}  # that are used of a message
+MAX_ID = 1 << 31
+KINDS = ("operator", "agent", "guest", "kernel")
+TRUSTED = ("operator", "kernel")  # kinds of senders that a program may obey: only a recording of this kernel names them
 
 
 @frozen
 class Letters:
-    """Those that waited at the moment ``at``, in seconds since the epoch. ``later`` were sent after it."""
+    """Those that waited at the moment ``at``, in seconds since the epoch. ``later`` were sent after it.
+
+    ``own``: the recording is this kernel's. In another one anyone may have written that the operator sent something,
+    so its messages come from guests.
+    """
 
     at: float
     waiting: Sequence[Json]
     later: int
+    own: bool = True
 
     @property
     def notes(self) -> Sequence[str]:
-        """What isn't delivered, in sentences."""
-        return [f"messages that were sent later, which aren't delivered: {self.later}"] if self.later else []
+        """What isn't delivered, or comes from another sender, in sentences."""
+        found = [f"messages that were sent later, which aren't delivered: {self.later}"] if self.later else []
+        named = 0 if self.own else sum(one["from_kind"] in TRUSTED for one in self.waiting)
+        more = [f"messages of the operator or the kernel, by a recording from elsewhere, come from a guest: {named}"]
+        return found + (more if named else [])
 
     def put(self, mail: Mailboxes, caller: Caller) -> None:
         """Deliver those that waited, with new ids; ``Busy`` if the mailbox is full."""
         box = mail.by_id(caller.id)
         for one in self.waiting:
             born = time.monotonic() - max(self.at - one["sent_at"], 0.0)
-            kind, body = one["from_kind"], encode_line(one["message"])
-            box.put(Message(one["from_id"], one["from_name"], kind, body, one["sent_at"], born, next(mail.numbers)))
+            kind: Any = one["from_kind"] if self.own else "guest"
+            body, number = encode_line(one["message"]), next(mail.numbers)
+            box.put(Message(one["from_id"], one["from_name"], kind, body, one["sent_at"], born, number))
 
 
-def find_letters(calls: Sequence[RecordedCall], switch: Switch) -> Letters:
+def find_letters(calls: Sequence[RecordedCall], switch: Switch, own: bool = True) -> Letters:
     """What a life has received after the last call that is answered, and was sent before it.
 
     What it never received isn't in its recording; what it held by a lease it has already.
@@ -48,7 +62,7 @@ def find_letters(calls: Sequence[RecordedCall], switch: Switch) -> Letters:
     found = {one["id"]: one for call in calls if not switch.is_before(call) for one in _list_messages(call)}
     new = [found[number] for number in sorted(found) if number not in had]
     waiting = [one for one in new if one["sent_at"] <= at]
-    return Letters(at, waiting, len(new) - len(waiting))
+    return Letters(at, waiting, len(new) - len(waiting), own)
 
 
 def _list_messages(call: RecordedCall) -> Iterator[Json]:
@@ -56,4 +70,6 @@ def _list_messages(call: RecordedCall) -> Iterator[Json]:
     found = (call.reply or {}).get("messages") if call.call == "RECV" else None
     for one in found if isinstance(found, list) else ():
         if isinstance(one, dict) and "message" in one and all(isinstance(one.get(key), TYPES[key]) for key in TYPES):
-            yield one
+            is_possible = one["from_kind"] in KINDS and 0 <= one["from_id"] < MAX_ID and math.isfinite(one["sent_at"])
+            if is_possible:
+                yield one

@@ -26,7 +26,7 @@ from agentos.recordings.format import Json, Life, encode_line, write_body
 from agentos.recordings.lines import describe_request
 from agentos.recordings.matching import UNSEEN, Difference, Match, Matcher, Miss, list_differences
 from agentos.recordings.reader import RecordedCall, Recording
-from agentos.threads import Limiter, run_in_thread
+from agentos.threads import Limiter, check_cancelled, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError, Unavailable, from_reply
 from agentos_sdk.opcodes import Op
@@ -36,6 +36,7 @@ from .sealed import open_calls, read_reply, seal
 from .switch import Switch
 
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
+MAX_WEIGHT = 4 << 30  # of the calls of a life that is replayed: at most 1 GB of memory, and two minutes to compare them
 MAX_DRIFT = 500  # differences that are kept
 HELD = 10.0  # seconds without a further answer after which a call that has none isn't that of a thread ahead
 MAX_NAMED = 5  # calls that weren't made, in one message
@@ -49,15 +50,28 @@ Do = Callable[[Any], Any] | None
 
 
 def load_calls(recording: Recording, life: Life) -> Sequence[RecordedCall]:
-    """The calls of a life in the order of their begins. Raises :class:`ReplayFailed`, ``BadRecording``. Reads files."""
+    """The calls of a life in the order of their begins. Reads files.
+
+    Raises :class:`ReplayFailed`, ``BadRecording``, ``OSError``.
+    """
     if not life.replayable:
         raise ReplayFailed(f"{life.life} can't be replayed: {life.reason}")
-    size = sum(path.stat().st_size for path in recording.path.iterdir())
+    size = sum(path.lstat().st_size for path in recording.path.iterdir())
     if size > MAX_BYTES:
         raise ReplayFailed(
             f"{display_path(recording.path)}: {size} bytes; at most {MAX_BYTES >> 20} MiB can be replayed"
         )
-    return sorted(recording.calls(life.life), key=lambda call: call.begin)
+    found, weight = list[RecordedCall](), 0
+    for call in recording.calls(life.life):
+        check_cancelled()
+        found.append(call)
+        weight += call.weight
+        if weight > MAX_WEIGHT:
+            raise ReplayFailed(
+                f"{display_path(recording.path)}: {life.life} has too many calls, or too long ones, to be replayed: "
+                f"after {len(found):,} of them, each whole, more than {MAX_WEIGHT >> 30} GiB"
+            )
+    return sorted(found, key=lambda call: call.begin)
 
 
 @define(eq=False)

@@ -92,10 +92,13 @@ class ReplayCalls:
             raise BadRequest(f"code: expected an absolute path, got {code!r:.200}")
         try:
             recording, life, found = await run_in_thread(_read, place, request.agent)
+            own = await run_in_thread(os.path.samefile, place.parent, self.recorder.directory)
         except BadRecording as error:
             raise BadRequest(str(error)) from None
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
+        except OSError as error:
+            raise Unavailable(f"{place}: {error.strerror}") from None
         switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
         if request.hold is not None and not switch.live:
             raise BadRequest('hold: expected only with then = "live"')
@@ -115,7 +118,7 @@ class ReplayCalls:
         told.progress.notes += [*notes, *list_losses(found, switch, life)]
         keys = None
         if switch.live:
-            letters = find_letters(found, switch)
+            letters = find_letters(found, switch, own)
             told.deliver = partial(letters.put, self.callers.mail)
             told.progress.notes += letters.notes
             kept = await self.snapshots.read_keys(start) if start is not None else []

@@ -38,6 +38,15 @@ def is_nested_deeper(data: bytes, max_depth: int) -> bool:
     return False
 
 
+def count_containers(data: bytes, enough: int) -> int:
+    """The arrays and objects of JSON; up to ``enough``, brackets within strings are counted as well."""
+    brackets = data.count(b"[") + data.count(b"{")
+    if brackets <= enough:
+        return brackets
+    outside = remove_strings(data)
+    return outside.count(b"[") + outside.count(b"{")
+
+
 def remove_strings(data: bytes) -> bytes:
     """JSON with its strings removed."""
     return _without_strings(_without_escapes(data))

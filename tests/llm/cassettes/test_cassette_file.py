@@ -135,6 +135,19 @@ def test_an_entry_of_a_few_bytes_can_not_stand_for_ever_more_messages(tmp_path: 
         read_cassette(path)
 
 
+def test_an_entry_of_a_few_bytes_can_not_stand_for_ever_more_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentos.llm.cassettes.cassette_file.MAX_TEXT", 1 << 20)
+    path, first = tmp_path / "a.jsonl", json.loads(LINE)
+    first["question"]["system"] = "{" * (24 << 10)
+    lines = [LINE.replace('"n": 1', f'"n": {n}').replace('"model"', '"as": 1, "model"', 1) for n in range(2, 50)]
+    path.write_text(f"{json.dumps(first)}\n" + "\n".join(lines))
+
+    with pytest.raises(BadCassette, match="entry 43: with it the questions have more than 1,048,576 characters"):
+        read_cassette(path)
+
+
 @pytest.mark.parametrize("plant", [os.symlink, os.link])
 def test_nothing_is_recorded_through_a_link(tmp_path: Path, plant: Callable[[str, str], None]) -> None:
     """Cassettes lie in a project, in which an agent may work: the kernel would write over any file of its user's."""

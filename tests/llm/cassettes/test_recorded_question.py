@@ -7,7 +7,15 @@ import pytest
 from msgspec.structs import replace
 
 from agentos.llm.answers.sampling import Sampling
-from agentos.llm.cassettes.recorded_question import differences, digest_question, record_question
+from agentos.llm.cassettes.recorded_question import (
+    MASK,
+    PIECE,
+    cut_text,
+    differences,
+    digest_question,
+    record_question,
+    write_canonical,
+)
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk.encoding.codec import Text
 from agentos_sdk.values import Tool, ToolCall
@@ -123,3 +131,21 @@ def test_questions_at_one_point_of_a_conversation_have_one_place() -> None:
 def test_the_number_of_messages_is_told() -> None:
     asked = record_question(replace(QUESTION, messages=QUESTION.messages[:2]))
     assert list(differences(asked, record_question(QUESTION))) == [("the number of messages", "2", "3")]
+
+
+def test_a_long_text_is_masked_in_pieces_as_a_whole() -> None:
+    words = ["12 ms", " ", "2026-01-01T10:00:00Z", "/tmp/ab.c", "a1b2c3d4e5", "\n", "é", " 3 MiB", ":", ",", '"', "x"]
+    text = write_canonical("".join(Random(7).choices(words, k=100_000)))
+    pieces = [*cut_text(text)]
+
+    assert "".join(pieces) == text
+    assert len(pieces) > 3
+    assert "".join(MASK.sub("<>", piece) for piece in pieces) == MASK.sub("<>", text)
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE, 4 * PIECE, 4 * PIECE + 1, 10 * PIECE])
+def test_a_text_of_one_word_is_cut_anywhere(size: int) -> None:
+    pieces = [*cut_text("x" * size)]
+
+    assert "".join(pieces) == "x" * size
+    assert all(len(piece) <= 4 * PIECE for piece in pieces)

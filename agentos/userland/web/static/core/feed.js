@@ -245,6 +245,11 @@ export function sessions(revoke) {
   return send(revoke ? { type: "sessions", revoke } : { type: "sessions" });
 }
 
+/** The recorded lives; with a name the calls of one, with a call its contents. @param {Row} args @returns {Promise<Reply>} */
+export function recordings(args) {
+  return send({ type: "recordings", ...args });
+}
+
 /** @param {Row} message @param {(chunk: any) => void} [onChunk] @returns {Promise<Reply>} */
 function send(message, onChunk) {
   lastId += 1;

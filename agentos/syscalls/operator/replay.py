@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import attrs
@@ -19,6 +20,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.recordings.commands import CommandFiles
 from agentos.recordings.format import NAME, Life
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
+from agentos.recordings.matching import Difference
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.agent import (
@@ -34,7 +36,7 @@ from agentos.recordings.replay.files import CommandChanges, StartFiles, find_sta
 from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
 from agentos.recordings.replay.letters import find_letters
 from agentos.recordings.replay.life import LifeReplay, load_calls
-from agentos.recordings.replay.progress import Replay, ReplayFailed
+from agentos.recordings.replay.progress import Progress, Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
 from agentos.recordings.replay.switch import is_of_own_key, list_losses, plan_switch
 from agentos.recordings.replay.text import TextReplay, read_entries
@@ -45,6 +47,7 @@ from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
 SOURCES = "recording, recording_data, path: expected one of them"
+MAX_MADE = 1000  # calls in one reply
 PATH_FIELDS = ("agent", "code", "until", "then", "edits", "model", "hold")
 OF_PATH = f"{', '.join(PATH_FIELDS)}: expected only with path"
 
@@ -144,11 +147,12 @@ class ReplayCalls:
                 entries_skipped=now.skipped,
                 divergence=now.divergence,
                 error=now.error,
-                drift=[calls.Drift(**attrs.asdict(one)) for one in now.drift],
+                drift=_list_drift(now.drift),
                 masks=dict(now.masks),
                 sealed=now.sealed,
                 notes=list(now.notes),
                 recording=now.recording,
+                calls=_list_made(now) if request.calls else None,
             )
 
         return Prepared((Right("replay_status"),), act, about="")
@@ -159,6 +163,15 @@ class ReplayCalls:
             return calls.ReplayStopped(state="IDLE")
 
         return Prepared((Right("replay_stop"),), act, about="")
+
+
+def _list_made(progress: Progress) -> list[calls.ReplayedCall]:
+    last = [*islice(reversed(progress.made.items()), MAX_MADE)]
+    return [calls.ReplayedCall(n=n, how=one.how, differences=_list_drift(one.differences)) for n, one in last[::-1]]
+
+
+def _list_drift(found: Sequence[Difference]) -> list[calls.Drift]:
+    return [calls.Drift(**attrs.asdict(one)) for one in found]
 
 
 def _read(path: Path, agent: str | None) -> tuple[Recording, Life, Sequence[RecordedCall]]:

@@ -65,13 +65,23 @@ class Drift:
 
 
 @record
+class ReplayedCall:
+    """The recorded call with the number ``n``: made again ``exact``, ``masked``, ``drifted``, or ``diverged``."""
+
+    n: int
+    how: str
+    differences: Sequence[Drift]
+
+
+@record
 class ReplayProgress:
     """A replay that runs or has ended. ``progress`` goes from 0 to 1, ``current_entry`` to ``total_entries``.
 
     ``verdict`` is None until it has ended: identical, drifted, diverged, exhausted, unfinished or can't. ``divergence``
     says which call had no answer, or another one, and how it differs; ``error`` why there was no replay. ``masks``
     counts the calls that were equal only after masks, by mask; ``sealed`` attempts to reach the network. ``recording``
-    is the directory of the one that is made of it, once it has ended, if it goes on live.
+    is the directory of the one that is made of it, once it has ended, if it goes on live. ``calls`` are the last 1,000
+    that were made again, if they were asked for.
     """
 
     success: bool = True
@@ -89,15 +99,20 @@ class ReplayProgress:
     sealed: int
     notes: Sequence[str]
     recording: str | None = None
+    calls: Sequence[ReplayedCall] | None = None
 
 
 @record
 class ReplayStatus(Request[ReplayProgress]):
-    """How far a replay is, by its agent's ``name`` or the last one, and what it has found. The operator alone."""
+    """How far a replay is, by its agent's ``name`` or the last one, and what it has found. The operator alone.
+
+    With ``calls``, also what was found of each recorded call.
+    """
 
     op = Op.REPLAY_STATUS
     reply = ReplayProgress
     name: str | None = None
+    calls: bool = False
 
 
 @record

@@ -1,11 +1,13 @@
 // One recorded life: its calls as a waterfall, as of an agent that runs; a call opens what was asked and answered.
 
 import { RECORDINGS, ask } from "../../core/ask.js";
+import { role } from "../../core/feed.js";
 import { html } from "../../core/html.js";
 import { adjust, link } from "../../core/route.js";
 import { duration, exactTime, number, visible, visibleLines } from "../../parts/text/format.js";
 import { facts, shown } from "../../parts/reply.js";
 import { details, waterfall } from "../trace.js";
+import { differencesOf, nowColumn, replayPart } from "./replay.js";
 
 /** @typedef {Record<string, any>} Row */
 
@@ -28,12 +30,13 @@ function lifeOf(reply) {
       ["replay", reply.replayable ? `possible${reply.no_files ? `, without its files: ${visible(reply.no_files)}` : ""}` : html`<span class="warn">no: ${visible(reply.why)}</span>`],
       ["calls", `${number(reply.count)}${reply.count > reply.entries.length ? `; the last ${reply.entries.length} are shown, \`agentos recordings show ${visible(name)}\` has all` : ""}`],
     ])}</section>
-    ${reply.entries.length ? waterfall(reply.entries, `${name} ${reply.life}`, (entry) => recordedCall(name, entry)) : html`<p class="empty">No call was recorded.</p>`}`;
+    ${role.get() === "operator" ? replayPart(reply) : null}
+    ${reply.entries.length ? waterfall(reply.entries, `${name} ${reply.life}`, (entry) => recordedCall(reply, entry), nowColumn(reply)) : html`<p class="empty">No call was recorded.</p>`}`;
 }
 
-/** What a call asked, and was answered. @param {string} name @param {Row} entry */
-function recordedCall(name, entry) {
-  return html`${details(entry)}${shown(ask(RECORDINGS, { name, call: entry.id }), (reply) => (entry.call === "THINK" ? question(reply.contents) : plain(reply.contents)))}`;
+/** What a call asked, and was answered; before that what differs now. @param {Row} life @param {Row} entry */
+function recordedCall(life, entry) {
+  return html`${differencesOf(life, entry)}${details(entry)}${shown(ask(RECORDINGS, { name: life.recording, call: entry.id }), (reply) => (entry.call === "THINK" ? question(reply.contents) : plain(reply.contents)))}`;
 }
 
 /** @param {Row} found */

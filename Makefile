@@ -46,7 +46,7 @@ help:
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, and run their tests in jails"
-	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them"
+	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them; litellm's proxy and llama.cpp's server as providers"
 	@echo "make agents    set up coding agents of others from their registries, and run a task of each in a jail"
 	@echo "make compare   misbehaving agents on LangGraph, AutoGen, supervisord and AgentOS (docs/reference/comparison.md)"
 	@echo "make docs      run every command and code block of README and docs"
@@ -161,11 +161,12 @@ docs: $(READY)
 CLIENTS := $(VENV)/clients/ready
 FRAMEWORKS := $(VENV)/frameworks/ready
 OTHER_FRAMEWORKS := $(VENV)/crewai/ready $(VENV)/llamaindex/ready
+SERVERS := $(VENV)/litellm-proxy/ready $(VENV)/llama-cpp/ready
 COMPARED := $(VENV)/compare/ready
 # Our own pip fills them: to install and renew one in each takes 5 s of CPU.
 PIP_INTO := $(BIN)/python -m pip --python $(VENV)
 
-$(CLIENTS) $(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(COMPARED): $(VENV)/%/ready: pyproject.toml | $(RUN_READY)
+$(CLIENTS) $(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(SERVERS) $(COMPARED): $(VENV)/%/ready: pyproject.toml | $(RUN_READY)
 	@echo "setting up $(VENV)/$*: the packages of the group $* in pyproject.toml, in about a minute"
 	@$(PYTHON) -m venv --without-pip $(VENV)/$*
 	@$(PIP_INTO)/$* install --quiet --disable-pip-version-check --group pyproject.toml:$*
@@ -176,8 +177,9 @@ clients: $(READY) $(CLIENTS)
 
 frameworks: $(FRAMEWORKS)
 
-test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS)
+test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(SERVERS)
 	$(BIN)/python -m pytest tests/frameworks tests/docs -k "frameworks or agent.md or other-frameworks"
+	$(BIN)/python -m pytest tests/contracts/test_litellm_proxy.py tests/contracts/test_llama_cpp.py
 
 # Coding agents of others, each as its preset says that it is installed; test_coding_agents.py runs a task of each.
 CODING := $(patsubst %,$(VENV)/coding/%/ready,claude-code codex gemini-cli opencode qwen-code aider mini-swe-agent)
@@ -194,7 +196,7 @@ $(CODING): $(VENV)/coding/%/ready: agentos/presets/%.toml | $(RUN_READY)
 	@touch $@
 
 agents: $(READY) $(CODING)
-	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py
+	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py
 
 compare: $(READY) $(COMPARED)
 	$(BIN)/python -m tests.compare --docs

@@ -33,6 +33,7 @@ Connect = Callable[[], Wire]
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     progress.register(config)
+    rounds.fix_examples()  # the option that chooses the profile has been read
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

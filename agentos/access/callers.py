@@ -1,7 +1,6 @@
 """Callers: assigns identity, permissions and the call table to every operator connection, guest and agent."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import attrs
 from attrs import define, field
@@ -13,12 +12,9 @@ from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, check_guest_name
 from agentos.kernel.background import Background
 from agentos.kernel.call_counts import CallCounts
-from agentos.kernel.caller import Caller, Replayed
-from agentos.kernel.ports import Approvals as AnswersApprovals
+from agentos.kernel.caller import Caller
 from agentos.kernel.ports import AuditLog, Decision
-from agentos.kernel.steps import Observer
 from agentos.kernel.syscall import Syscall
-from agentos.kernel.table import Table
 from agentos.kernel.wire.listener import Peer
 from agentos.llm.line import Line
 from agentos.llm.settings import Account, QueuePath, Share
@@ -37,24 +33,14 @@ from agentos.services.quotas import Quota, limits_model, merge_quotas
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy
-from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Limits
 
+from .call_tables import CallTables, StandIn
 from .peer_identity import Peers
 
 MAX_SET_SIZE_OF_OTHERS = set_files.SetSize(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 
 GIVEN_UP = Decision("allow", "a caller may give up its rights", "")
-
-
-class StandIn(Replayed, AnswersApprovals, Protocol):
-    """What answers the calls of an agent that lives a recorded life again, in the place of what they would do."""
-
-    def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
-        """The calls that this agent makes: each keeps the rights that it needs, and is answered from the recording."""
-
-    def open(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
-        """The calls that it makes when none is answered from the recording any more."""
 
 
 @define(eq=False)
@@ -83,34 +69,26 @@ class Callers:
     kernels: Sequence[str]  # directories that only the kernel may access
     authorizer: PermissionAuthorizer = field(init=False)
     peers: Peers = field(init=False)
+    tables: CallTables = field(init=False)
     operator_counts: CallCounts = field(factory=CallCounts)  # of all connections of the operator
     guest_counts: CallCounts = field(factory=CallCounts)  # of all guests
-    observer: Observer | None = None  # is told of all calls; set before :meth:`serve`
-    recorder: Observer | None = None  # is told of the calls of callers that :attr:`is_recorded` says
-    is_recorded: Callable[[int], bool] = field(default=lambda number: False)
-    watch: Callable[[Syscall], Syscall] = field(default=lambda syscall: syscall)  # what a recorded caller's calls are
-    standing_in: dict[str, "StandIn"] = field(factory=dict)  # for agents about to be spawned, by their names
-    _stand_ins: dict[int, Sequence[Syscall]] = field(factory=dict)  # calls of agents that live a recorded life again
-    _table: Table = field(init=False)
-    _recording: Table | None = None  # the same, with the recorder
-    _served: Sequence[Op] = ()
+    standing_in: dict[str, StandIn] = field(factory=dict)  # for agents about to be spawned, by their names
     _operators: dict[int, Caller] = field(factory=dict)  # connections on the operator's socket, by id; also guests
     _guests: dict[int, Caller] = field(factory=dict)  # connected ones, by id
     _reading: Limiter = field(factory=lambda: Limiter(1))
-    _tables: dict[tuple[bool, tuple[tuple[Op, Decision], ...]], Table] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.peers = Peers(self.registry)
         self.authorizer = PermissionAuthorizer(
             AgentTree(self.registry.is_own, self._name, self._is_parent, self.registry.are_siblings), self.kernels
         )
+        self.tables = CallTables(self.authorizer)
 
     def serve(self, calls: Sequence[Syscall]) -> None:
         """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
         set_examples.compile_set(default(jailed=True), self.jailed)
         set_examples.compile_set(default(jailed=False), self.names)
-        self._table = Table(calls, self.observer)
-        self._served = tuple(syscall.op for syscall in calls)
+        self.tables.serve(calls)
 
     # -- Connecting and disconnecting ------------------------------------------------------------------------------
 
@@ -122,12 +100,12 @@ class Callers:
             spawner.id if spawner is not None else None,
         )
         self.mail.open(number, spec.name, kept=self._name_account(spec, spawner) if spec.mailbox == "kept" else None)
-        caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
+        caller = Caller(number, "agent", spec.name, self.tables.of(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
         if (stand_in := self.standing_in.get(spec.name)) is not None:
-            self._stand_ins[number] = stand_in.seal(map(self.watch, self._table.syscalls.values()))
+            self.tables.seal(number, stand_in)
             caller.replayed, caller.approvals = stand_in, stand_in
-            caller.table = self._table_for(number)
+            caller.table = self.tables.of(number)
         former = self.registry.find_by_name(spec.name)
         if former is not None:
             caller.counts.former = former.caller.counts.all()
@@ -142,22 +120,20 @@ class Callers:
 
     def resume(self, caller: Caller, stand_in: StandIn) -> None:
         """Have an agent's calls answered by what its life before asked, until :meth:`go_live`; they are recorded."""
-        self._stand_ins[caller.id] = stand_in.seal(map(self.watch, self._table.syscalls.values()))
-        caller.approvals, caller.table = stand_in, self._table_for(caller.id)
+        self.tables.seal(caller.id, stand_in)
+        caller.approvals, caller.table = stand_in, self.tables.of(caller.id)
 
     def go_live(self, caller: Caller, stand_in: StandIn | None, whole: bool) -> None:
         """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""
         caller.replayed, caller.approvals = None, self.approvals
-        if whole and self._stand_ins.pop(caller.id, None) is not None:
-            if stand_in is not None:  # it adapts what is asked
-                self._stand_ins[caller.id] = stand_in.open(map(self.watch, self._table.syscalls.values()))
-            caller.table = self._table_for(caller.id)
+        if whole and self.tables.open(caller.id, stand_in):
+            caller.table = self.tables.of(caller.id)
 
     def of_server(self, name: str, given: PermissionSet) -> Caller:
         """The identity of an MCP server, for what the kernel does on its behalf; no connection has it."""
         number = self._admit(given, self.names, None)
         self.mail.open(number)
-        caller = Caller(number, "guest", name, self._table_for(number), self.authorizer, self.audit)
+        caller = Caller(number, "guest", name, self.tables.of(number), self.authorizer, self.audit)
         caller.approvals, caller.family, caller.counts = self.approvals, f"guest {name}", self.guest_counts
         return caller
 
@@ -171,7 +147,7 @@ class Callers:
         number = self._admit(LEVELS["unrestricted"], self.names, None, is_operator=True)
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
-        table = self._whole_table(number)
+        table = self.tables.whole(number)
         caller = Caller(number, "operator", name or f"operator#{number}", table, self.authorizer, self.audit)
         caller.counts, self._operators[number] = self.operator_counts, caller
         caller.become, caller.approvals, caller.uid = self.become, self.approvals, uid
@@ -212,7 +188,7 @@ class Callers:
     def forget(self, agent: Agent) -> None:
         """Remove an agent's mailbox with its unread messages, its rights, and its place in the model's queue."""
         self.mail.close(agent.id)
-        self._stand_ins.pop(agent.id, None)
+        self.tables.forget(agent.id)
         self.authorizer.remove_caller(agent.id)
         self.line.remove_agent(agent.queue_path)
 
@@ -257,10 +233,10 @@ class Callers:
         caller.kind, caller.family, caller.counts = "guest", f"guest {caller.name}", self.guest_counts
         self._guests[caller.id] = caller
         self.authorizer.add_layer(caller.id, given)
-        caller.table = self._table_for(caller.id)
+        caller.table = self.tables.of(caller.id)
         for agent in self.registry:  # some may have been spawned by this connection
             if not agent.over.is_set():
-                agent.caller.table = self._table_for(agent.id)
+                agent.caller.table = self.tables.of(agent.id)
 
     def _rename(self, caller: Caller, name: str) -> None:
         check_guest_name(name, "as")
@@ -334,7 +310,7 @@ class Callers:
         for other in self.registry:  # each parent before its children
             if other is agent or self.registry.descends(other.id, agent.id):
                 if not other.over.is_set():
-                    other.caller.table = self._table_for(other.id)
+                    other.caller.table = self.tables.of(other.id)
                 above = other.queue_path[:-1] if other is agent or other.parent is None else other.parent.queue_path
                 share = choose_share(other.spec, above, self.default_budget)
                 other.queue_path = (*above, Account(other.queue_path[-1].name, share))
@@ -380,33 +356,11 @@ class Callers:
         agents = [*self.registry] if numbers is None else [self.registry.get(number) for number in numbers]
         for agent in agents:
             if agent is not None and (agent.declared or not agent.over.is_set()):  # else its rights are gone
-                agent.caller.table = self._table_for(agent.id)
+                agent.caller.table = self.tables.of(agent.id)
         for number, caller in self._operators.items():
             if numbers is None or number in numbers:
                 is_operator = caller.kind == "operator"
-                caller.table = self._whole_table(number) if is_operator else self._table_for(number)
-
-    def _whole_table(self, number: int) -> Table:
-        if (sealed := self._stand_ins.get(number)) is not None:
-            return Table(sealed, self.recorder if self.is_recorded(number) else self.observer)
-        if not self.is_recorded(number):
-            return self._table
-        if self._recording is None:
-            self._recording = Table(map(self.watch, self._table.syscalls.values()), self.recorder)
-        return self._recording
-
-    def _table_for(self, number: int) -> Table:
-        refused = tuple(self.authorizer.refused_calls(number, self._served).items())
-        if number in self._stand_ins:  # what it is refused is compared, too
-            return self._whole_table(number).with_refusals(
-                {op: why for op, why in refused if self._table.syscalls[op].prepare is None}
-            )
-        key = self.is_recorded(number), refused
-        if key not in self._tables:
-            if len(self._tables) >= 1000:
-                self._tables.clear()
-            self._tables[key] = self._whole_table(number).with_refusals(dict(refused))
-        return self._tables[key]
+                caller.table = self.tables.whole(number) if is_operator else self.tables.of(number)
 
     def _name(self, number: int) -> str:
         if number == KERNEL_ID:

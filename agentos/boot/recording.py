@@ -16,9 +16,9 @@ def connect_recorder(recorder: Recorder, access: Access, events: Events, line: L
     def list_secrets() -> list[tuple[str, str]]:
         return [*callers.secrets.list_named(), *(("model key", key) for key in line.contents.keys)]
 
-    recorder.registry, recorder.below = access.registry, callers.observer
+    recorder.registry, recorder.below = access.registry, callers.tables.observer
     recorder.maker.build_reply, recorder.maker.list_secrets = build_reply, list_secrets
     recorder.choose_tables = callers.choose_tables
-    callers.recorder, callers.is_recorded = recorder, recorder.wants
-    callers.watch = CommandFiles(recorder).watch
+    callers.tables.recorder, callers.tables.is_recorded = recorder, recorder.wants
+    callers.tables.watch = CommandFiles(recorder).watch
     events.subscribers = (*events.subscribers, recorder.take_event)

@@ -57,7 +57,7 @@ class Telemetry:
         from agentos.telemetry.spans import Spans
 
         spans = Spans(self.registry, self.line, self.config.otel.contents)
-        self.callers.observer = spans
+        self.callers.tables.observer = spans
         self.events.subscribers = (*self.events.subscribers, spans.take_event)
         self._services.append(TraceExporter(spans, endpoint).serve)
 

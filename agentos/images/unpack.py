@@ -88,14 +88,14 @@ class Unpacking:
         self._directories.pop(entry.path, None)
         if entry.kind == "directory":
             if found is None or not stat.S_ISDIR(found.st_mode):
-                self._remove(parent, name, found)
+                beneath.remove(parent, name, found)
                 os.mkdir(name, 0o700, dir_fd=parent)
             self._directories[entry.path] = (entry.mode & 0o1777, entry.mtime)
             return
         if entry.kind == "hard link":
             self._link(entry, stream, parent, name, found)
             return
-        self._remove(parent, name, found)
+        beneath.remove(parent, name, found)
         if entry.kind == "link":
             if not entry.target:
                 raise BadArchive(f"{stream.name}: {entry.path} is a link that leads to nothing")
@@ -114,7 +114,7 @@ class Unpacking:
                     raise FileNotFoundError
                 if found is not None and os.path.samestat(found, is_there):
                     return
-                self._remove(parent, name, found)
+                beneath.remove(parent, name, found)
                 os.link(other, name, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             raise BadArchive(f"{stream.name}: {entry.path} is a link to {target}, which is no file before it") from None
@@ -164,16 +164,10 @@ class Unpacking:
             with beneath.open_parent(self._top, path) as (here, name):
                 found = _look(here, name)
                 if path not in self._layer:
-                    self._remove(here, name, found)
+                    beneath.remove(here, name, found)
                 elif found is not None and stat.S_ISDIR(found.st_mode):
                     with beneath.open_directory(self._top, path) as inner:
                         waiting += [f"{path}/{each}" for each in os.listdir(inner)]
-
-    def _remove(self, parent: int, name: str, found: os.stat_result | None) -> None:
-        if found is not None and stat.S_ISDIR(found.st_mode):
-            beneath.remove_tree(parent, name)
-        elif found is not None:
-            os.unlink(name, dir_fd=parent)
 
 
 def _look(parent: int, name: str) -> os.stat_result | None:

@@ -13,6 +13,7 @@ import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -41,7 +42,8 @@ class Preset(Struct, frozen=True, forbid_unknown_fields=True):
     ``about`` says whose program it is, ``install`` how to get it. ``args`` go behind the first word of a command.
     ``files`` are settings that the program finds in its HOME, by their paths there; one that is there already stays.
     ``node``: Node's heap is kept below ``memory``. ``endpoint``: it asks the kernel's endpoint of a vendor's protocol.
-    ``terminals``: it opens pseudo-terminals.
+    ``terminals``: it opens pseudo-terminals. ``steered`` is the command for a task in which it takes further messages
+    on its standard input, each in the form ``messages``; without ``{task}``, the task is the first of them.
     """
 
     about: str
@@ -53,12 +55,16 @@ class Preset(Struct, frozen=True, forbid_unknown_fields=True):
     env: Mapping[str, str] = {}
     args: Sequence[str] = ()
     task: Sequence[str] = ()
+    steered: Sequence[str] = ()
+    messages: Literal["lines", "stream-json"] = "lines"
     files: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         for path in self.files:
             if os.path.isabs(path) or ".." in path.split("/") or not os.path.basename(path):
                 raise ValueError(f"files: expected a path of a file below HOME, got {path!r}")
+        if self.messages != "lines" and not self.steered:
+            raise ValueError("messages: expected none without steered, the command that reads them")
 
     @property
     def needs_model(self) -> bool:

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from agentos.private_files import replace_file
 from agentos.services.files.as_user import Identity, acting_as
+from agentos.services.files.io import TEMPORARY_PREFIX
 from agentos.services.snapshots import beneath, layers
 from agentos.structs import learn
 from agentos.threads import check_cancelled
@@ -39,14 +40,13 @@ class NotKept(Exception):
 
 
 class Entry(NamedTuple):
-    """One name in a listing. ``hides``: it is a whiteout, or a directory through which no lower one is seen."""
+    """One name in a listing: of a directory only its inode and mode are in the stamp.
 
-    mode: int
-    inode: int
-    hides: bool = False
-    size: int = 0  # these of what is no directory
-    mtime: int = 0
-    ctime: int = 0
+    ``hides``: it is a whiteout, or a directory through which no lower one is seen.
+    """
+
+    stamp: beneath.Stamp
+    hides: bool
 
 
 Listing = Mapping[str, Entry]
@@ -88,7 +88,7 @@ class Place:
                     for name, entry in self._list_directory(top, path):
                         inner = f"{path}/{name}".lstrip("/")
                         found[inner] = entry
-                        if stat.S_ISDIR(entry.mode):
+                        if stat.S_ISDIR(entry.stamp.mode):
                             waiting.append(inner)
                 if len(found) > MAX_ENTRIES:
                     raise NotKept(f"there are more than {MAX_ENTRIES:,} files to look at")
@@ -103,12 +103,12 @@ class Place:
     def _look(self, here: int, name: str) -> Entry:
         one = os.stat(name, dir_fd=here, follow_symlinks=False)
         if not stat.S_ISDIR(one.st_mode):
-            hides = self.layered and layers.is_whiteout(one)
-            return Entry(one.st_mode, one.st_ino, hides, one.st_size, one.st_mtime_ns, one.st_ctime_ns)
+            return Entry(beneath.stamp_of(one), self.layered and layers.is_whiteout(one))
+        stamp = beneath.Stamp(one.st_ino, one.st_mode, 0, 0, 0)
         if not self.layered:
-            return Entry(one.st_mode, one.st_ino)
+            return Entry(stamp, False)
         with beneath.open_directory(here, name) as inner:
-            return Entry(one.st_mode, one.st_ino, layers.is_opaque(inner))
+            return Entry(stamp, layers.is_opaque(inner))
 
 
 def save_changes(place: Place, before: Listing, directory: Path, room: int) -> tuple[int, int]:
@@ -121,7 +121,7 @@ def save_changes(place: Place, before: Listing, directory: Path, room: int) -> t
     changed = sorted(path for path, entry in after.items() if before.get(path) != entry)
     if not gone and not changed:
         return 0, 0
-    if sum(after[path].size for path in changed if stat.S_ISREG(after[path].mode)) > min(room, MAX_BYTES):
+    if sum(after[path].stamp.size for path in changed if stat.S_ISREG(after[path].stamp.mode)) > min(room, MAX_BYTES):
         raise NotKept(f"a command has changed more than {min(room, MAX_BYTES):,} bytes")
     directory.mkdir(mode=0o700, parents=True)
     found, size = [Change(path, "deleted") for path in gone if os.path.dirname(path) not in gone], 0
@@ -129,7 +129,7 @@ def save_changes(place: Place, before: Listing, directory: Path, room: int) -> t
         for path in changed:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found.append(_keep(top, path, after[path], directory / str(len(found))))
-                size += after[path].size
+                size += after[path].stamp.size
     try:
         data = msgspec.json.encode(found)
     except UnicodeEncodeError:
@@ -139,8 +139,8 @@ def save_changes(place: Place, before: Listing, directory: Path, room: int) -> t
 
 
 def _keep(top: int, path: str, entry: Entry, copy: Path) -> Change:
-    mode = stat.S_IMODE(entry.mode) & 0o777
-    match beneath.kind_of(entry.mode):
+    mode = stat.S_IMODE(entry.stamp.mode) & 0o777
+    match beneath.kind_of(entry.stamp.mode):
         case "directory":
             return Change(path, "directory", mode, fresh=entry.hides)
         case "file":
@@ -150,7 +150,7 @@ def _keep(top: int, path: str, entry: Entry, copy: Path) -> Change:
                     layers.copy_content(source, target)
             finally:
                 os.close(target)
-            return Change(path, "file", mode, entry.mtime)
+            return Change(path, "file", mode, entry.stamp.mtime)
         case "link":
             with beneath.open_parent(top, path) as (parent, name):
                 return Change(path, "link", target=os.readlink(name, dir_fd=parent))
@@ -212,11 +212,8 @@ def _put(top: int, change: Change, kept: int, place: int, identity: Identity | N
         found = beneath.look(parent, name)
         is_directory = found is not None and stat.S_ISDIR(found.st_mode)
         fits = change.kind != "deleted" and not change.fresh and is_directory == (change.kind == "directory")
-        if found is not None and not fits:
-            if is_directory:
-                beneath.remove_tree(parent, name)
-            else:
-                os.unlink(name, dir_fd=parent)
+        if not fits:
+            beneath.remove(parent, name, found)
             is_directory = False
         if change.kind == "directory" and not is_directory:
             os.mkdir(name, 0o700, dir_fd=parent)
@@ -226,7 +223,7 @@ def _put(top: int, change: Change, kept: int, place: int, identity: Identity | N
 
 def _replace(parent: int, name: str, change: Change, source: int) -> None:
     """Put a file or a link whole in the place of a former one."""
-    made = f".agentos-{secrets.token_hex(8)}"
+    made = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     try:
         if change.kind == "link":
             os.symlink(change.target, made, dir_fd=parent)

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from agentos_sdk.encoding.nesting import is_nested_deeper
+
 FORMAT = 1
 MANIFEST, CALLS = "recording.json", "calls.jsonl"
 FORMER = "former.jsonl"  # the calls before, of a life that was too long to be kept whole
@@ -24,8 +26,11 @@ EMPTY = "empty"  # the start of a life in a workspace that is new each time
 SUFFIX = ".recording"  # of a recording's directory
 LOOKED_BACK = 8  # questions of a life among which the one is looked for that a question goes on with
 MAX_LINE_BYTES = 64 << 20
+MAX_DEPTH = 100  # levels of nested arrays and objects in a line
+MAX_MESSAGES = 10_000  # of a question; the kernel takes 2,000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a recording
 LIFE = re.compile(r"(?:guest )?[A-Za-z0-9][A-Za-z0-9._#-]{0,99}/[0-9]{1,9}")
+MAX_BODY_DEPTH = MAX_DEPTH - 4  # a body stands some levels deep in its line
 _FOREIGN = re.compile(r"[^A-Za-z0-9._#-]|\.\.+|^[^A-Za-z0-9]")
 
 Json = dict[str, Any]
@@ -109,13 +114,30 @@ def encode_line(line: object) -> bytes:
 
 
 def read_body(body: bytes) -> Json:
-    """A request or a reply as a JSON object; a body that is none stands in ``base64``."""
+    """A request or a reply as a JSON object; a body that is none, or nested too deep, stands in ``base64``."""
+    brackets = body.count(b"[") + body.count(b"{")
     try:
-        found = parse_json(body) if body else {}
-        if isinstance(found, dict):
-            return found
+        if brackets <= MAX_BODY_DEPTH or not is_nested_deeper(body, MAX_BODY_DEPTH):
+            found = parse_json(body) if body else {}
+            if isinstance(found, dict):
+                return found
     except (ValueError, RecursionError):
         pass
+    return keep_bytes(body)
+
+
+def read_question(body: bytes) -> Json:
+    """The body of a THINK that wasn't read, which may have any form; in ``base64`` if lines of questions have another.
+
+    Read back, it must be no question that goes on with another one.
+    """
+    found = read_body(body)
+    messages = found.get("messages", [])
+    is_plain = found.keys().isdisjoint(("as", "first")) and isinstance(messages, list)
+    return found if is_plain and len(messages) <= MAX_MESSAGES else keep_bytes(body)
+
+
+def keep_bytes(body: bytes) -> Json:
     return {"base64": base64.b64encode(body).decode()}
 
 

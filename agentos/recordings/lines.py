@@ -19,7 +19,7 @@ from agentos_sdk.encoding.strict import wire_name
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op, op_name
 
-from .format import Differences, Json, encode_line, parse_json, read_body
+from .format import Differences, Json, encode_line, parse_json, read_body, read_question
 
 MIN_PART = 8  # characters of base64 that are taken for a secret
 Secret = tuple[str, str]
@@ -62,7 +62,7 @@ class LineMaker:
             "call": op_name(seen.op),
             "at": seen.began / 1e9,
             "ms": round(seen.took / 1e6, 3),
-            "request": describe_request(seen.request),
+            "request": read_question(seen.request) if is_unread(seen) else describe_request(seen.request),
             "reply": self._describe_reply(seen),
         }
         if seen.chunks:
@@ -108,6 +108,11 @@ class LineMaker:
             for part in _in_base64(value):
                 data = data.replace(part, b"A" * len(part))
         return data
+
+
+def is_unread(seen: Seen) -> bool:
+    """Whether it is a question whose body was refused unread, or couldn't be read."""
+    return seen.op == Op.THINK and isinstance(seen.request, bytes)
 
 
 def _escape(text: str) -> str:

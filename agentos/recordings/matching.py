@@ -188,7 +188,7 @@ def split_parts(recorded: Json, now: Json) -> Iterator[tuple[str, Any, Any]]:
         if key == "messages" and isinstance(mine, list) and isinstance(other, list):
             for number in range(max(len(mine), len(other))):
                 pair = [each[number] if number < len(each) else None for each in (mine, other)]
-                role = next(each.get("role", "") for each in pair if isinstance(each, dict))
+                role = next((each.get("role", "") for each in pair if isinstance(each, dict)), "")
                 yield f"message {number + 1} ({role})", pair[0], pair[1]
         else:
             yield key, mine, other

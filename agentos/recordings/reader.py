@@ -15,11 +15,22 @@ from agentos.private_files import display_path
 from agentos.structs import learn
 from agentos_sdk.encoding.nesting import is_nested_deeper
 
-from .format import CALLS, FORMAT, FORMER, LIFE, MANIFEST, MAX_LINE_BYTES, NAME, Json, Manifest, parse_json
+from .format import (
+    CALLS,
+    FORMAT,
+    FORMER,
+    LIFE,
+    MANIFEST,
+    MAX_DEPTH,
+    MAX_LINE_BYTES,
+    MAX_MESSAGES,
+    NAME,
+    Json,
+    Manifest,
+    parse_json,
+)
 
 MAX_MANIFEST_BYTES = 16 << 20
-MAX_DEPTH = 100  # levels of nested arrays and objects in a line
-MAX_MESSAGES = 10_000  # of a question; the kernel takes 2,000
 KEPT_QUESTIONS = 64  # of a life, with which a later one may go on
 
 

@@ -120,13 +120,12 @@ def write(maker: LineMaker, batch: Batch) -> None:
         touched |= dict.fromkeys(targets)
         try:
             line = maker.describe(seen)
+            for target in targets:
+                target.add(maker, line)
         except Exception as bug:
             internal(bug, "a line of a recording")
             for target in targets:
                 target.ended = f"the call {op_name(seen.op)} could not be written: {type(bug).__name__}"
-            continue
-        for target in targets:
-            target.add(maker, line)
     for target in touched:
         target.append()
     for target, manifest in batch.manifests:

@@ -11,8 +11,8 @@ from agentos.llm.providers.offline_rules import CallTemplate, Failure, Rule
 from agentos.llm.providers.provider import FinishReason, Provider
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
 from agentos_sdk.encoding.codec import Seconds
-from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
-from tests.llm.vendors.script import Break, Called, Refuses, Says, Script, Silent, Text, Until
+from tests.llm.vendors import anthropic_wire, gemini_wire, odd_openai_wire, openai_wire
+from tests.llm.vendors.script import Break, Called, Refuses, Says, Script, Silent, Text, Trouble, Until
 from tests.llm.vendors.server import Vendor, serve
 
 DEFAULT = LLMSettings()
@@ -97,10 +97,27 @@ async def anthropic(nursery: trio.Nursery) -> VendorWorld:
     return VendorWorld("anthropic", await nursery.start(serve, anthropic_wire))
 
 
+class OddWorld(VendorWorld):
+    """The server tells errors in a stream with status 200, where that has room for what is told."""
+
+    async def meet(self, *scripts: Script, settings: LLMSettings = DEFAULT) -> Provider:
+        return await super().meet(*map(_in_stream, scripts), settings=settings)
+
+
+def _in_stream(script: Script) -> Script:
+    if isinstance(script, Refuses) and script.after is None:
+        return Says([Trouble(script.status, script.message)], finish=None)
+    return script
+
+
+async def odd_openai(nursery: trio.Nursery) -> VendorWorld:
+    return OddWorld("openai", await nursery.start(serve, odd_openai_wire))
+
+
 async def offline(nursery: trio.Nursery) -> OfflineWorld:
     await trio.lowlevel.checkpoint()
     return OfflineWorld()
 
 
 VENDORS: Sequence[Callable[[trio.Nursery], Awaitable[VendorWorld]]] = (gemini, openai, anthropic)
-WORLDS: Sequence[Callable[[trio.Nursery], Awaitable[World]]] = (offline, gemini, openai, anthropic)
+WORLDS: Sequence[Callable[[trio.Nursery], Awaitable[World]]] = (offline, gemini, openai, odd_openai, anthropic)

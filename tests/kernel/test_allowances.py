@@ -206,12 +206,11 @@ def test_all_connections_of_an_agent_share_its_256_calls(kernel: Kernel, wire: W
 def test_calls_that_came_in_one_write_are_no_more_than_256_in_flight_either(wire: Wire) -> None:
     wire.hello()
 
-    wire.write(b"".join(frame(RECV, {"timeout": 1}, n) for n in range(1, 301)))
-    wire.replies(256)
     begin = time.monotonic()
-    wire.replies(44)
+    wire.write(b"".join(frame(RECV, {"timeout": 0.5}, n) for n in range(1, 301)))
+    wire.replies(300)
 
-    assert time.monotonic() - begin > 0.8
+    assert time.monotonic() - begin > 0.9  # the last 44 begin to wait when others have ended
 
 
 def test_bodies_that_arrive_on_many_connections_of_an_agent_take_at_most_64_mib(kernel: Kernel, agent: int) -> None:

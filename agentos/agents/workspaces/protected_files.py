@@ -65,16 +65,16 @@ def _as_in_mountinfo(path: str) -> str:
 
 
 class Stubs:
-    """The stubs in all directories in use, recorded in a file. ``removed`` is for what :meth:`take_planted` takes out.
+    """The stubs in all directories in use, recorded in a file.
 
     Methods block, but not for locks: any program that can open a directory can hold one. Calls for different
     directories may run at once, in threads.
     """
 
-    def __init__(self, record: Path, removed: Path | None = None) -> None:
+    def __init__(self, record: Path) -> None:
         self._record = record
         self._changing = threading.Lock()  # the record; not held while a workspace's files are accessed
-        self._removed = removed if removed is not None else record.with_name("removed")
+        self._removed = record.with_name("removed")
         self._absent: dict[str, tuple[str, ...]] = {}  # of WATCHED, in each directory in use
         self._made: dict[str, list[str]] = {}
         self._locks: dict[str, list[int]] = {}  # shared locks: several kernels may use one directory

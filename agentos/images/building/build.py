@@ -192,9 +192,12 @@ class Build:
                 os.chown(directory, STORE_IDS[0], STORE_IDS[0])
         if act.script:
             _write_text(root, SCRIPT.lstrip("/"), act.script, 0o755)
-        config = ImageConfig(user=act.user)
-        given = ("", "dockerfile", 0, 0, 0, 0.0, new.id, (), (), config)
-        self._images.name(Image(name, *given, building=True))
+        self._images.name(
+            Image(
+                name, digest="", format="dockerfile", layers=0, bytes=0, entries=0, made=0.0, tree=new.id,
+                directories=(), files=(), config=ImageConfig(user=act.user), building=True,
+            )
+        )  # fmt: skip
         try:
             self._run(one, act, name)
         finally:

@@ -59,7 +59,7 @@ def merge(upper: int, root: int) -> tuple[list[str], int]:
     for path in (*OF_THE_JAIL, *_JAIL_FILES):
         if (found := beneath.look(upper, path)) is not None:
             with beneath.open_parent(upper, path) as (above, name):
-                _remove(above, name, found)
+                beneath.remove(above, name, found)
     waiting, directories = [""], []
     while waiting:
         path = waiting.pop()
@@ -74,8 +74,7 @@ def merge(upper: int, root: int) -> tuple[list[str], int]:
                     directories.append((inside, found))
                     waiting.append(inside)
                     continue
-                if below is not None:
-                    _remove(there, name, below)
+                beneath.remove(there, name, below)
                 if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
                     powers += _take(here, name, found.st_mode)
                     os.rename(name, name, src_dir_fd=here, dst_dir_fd=there)
@@ -94,17 +93,10 @@ def _merge_directory(here: int, there: int, name: str, below: os.stat_result | N
     with beneath.open_directory(here, name) as inner:
         hides = layers.is_opaque(inner)
     if below is not None and (hides or not stat.S_ISDIR(below.st_mode)):
-        _remove(there, name, below)
+        beneath.remove(there, name, below)
         below = None
     if below is None:
         os.mkdir(name, 0o700, dir_fd=there)
-
-
-def _remove(parent: int, name: str, found: os.stat_result) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        beneath.remove_tree(parent, name)
-    else:
-        os.unlink(name, dir_fd=parent)
 
 
 def _take(here: int, name: str, mode: int) -> bool:

@@ -91,12 +91,12 @@ def list_processes(directories: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def wait_for_event(path: str, key: str, value: int, timeout: float = TIMEOUT) -> bool:
+def wait_for_event(path: str, key: str, value: int) -> bool:
     """Wait until line ``key`` of a version 2 events file has ``value``; uses poll(2). False on timeout.
 
     :class:`CgroupError` if the file can't be read, also because its cgroup was removed meanwhile.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + TIMEOUT
     try:
         with open(path) as file:
             poll = select.poll()
@@ -158,7 +158,7 @@ def remove_directories(directories: Iterable[str], timeout: float = TIMEOUT) -> 
 
     A cgroup without processes may be busy (EBUSY) for a moment, while its last process exits.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + TIMEOUT
     for directory in directories:
         while True:
             try:

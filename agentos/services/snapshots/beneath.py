@@ -154,6 +154,14 @@ def sync(fd: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
+def remove(parent: int, name: str, found: os.stat_result | None) -> None:
+    """Remove an entry whose status is ``found``, if there is one; of a directory all that is in it."""
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        remove_tree(parent, name)
+    elif found is not None:
+        os.unlink(name, dir_fd=parent)
+
+
 def remove_tree(parent: int, name: str) -> None:
     """Remove a directory with all that is in it, of any depth; no link is followed. It may be absent.
 

@@ -73,9 +73,9 @@ def project_directory() -> Path | None:
     return Path.cwd() if default_config(Path(CONFIG)) else None
 
 
-def check_default(file: Path, parameter: str = "file") -> None:
+def check_default(file: Path) -> None:
     """Fail if the command's file wasn't named and belongs to another user."""
-    if click.get_current_context().get_parameter_source(parameter) is ParameterSource.DEFAULT:
+    if click.get_current_context().get_parameter_source("file") is ParameterSource.DEFAULT:
         default_config(file)
 
 

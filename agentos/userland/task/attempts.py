@@ -22,6 +22,10 @@ class Checked(NamedTuple):
     why: str = ""
     output: str = ""
 
+    @property
+    def verdict(self) -> str:
+        return "unchecked" if self.exit_code is None else f"exit {self.exit_code}" if self.exit_code else "passed"
+
 
 class Size(NamedTuple):
     """What an attempt has changed: ``paths``, and lines in the texts that DIFF shows."""
@@ -48,6 +52,10 @@ class Attempts:
     @property
     def heeds_stop(self) -> bool:
         return any(task.heeds_stop for task in self._living())
+
+    @property
+    def is_steered(self) -> bool:
+        return any(task.is_steered for task in self._living())
 
     def start(self) -> None:
         for task in self.tasks:
@@ -106,7 +114,7 @@ def find_loop_jail(client: AgentOSClient, name: str) -> Mapping[str, Any]:
 
 def check(client: AgentOSClient, running: RunningTask, jail: Mapping[str, Any], command: str) -> Checked:
     """Check an attempt by :func:`run_check`, unless it is stopped, and note how that has ended."""
-    running.heeds_stop = False
+    running.heeds_stop = running.is_steered = False
     if running.is_stopping or running.is_killed:
         return Checked(why="stopped")
     running.note({"task": running.name, "kind": "check", "text": command})

@@ -29,6 +29,7 @@ MAX_SUMMARY = 200  # lines
 COLOURS = re.compile(r"\x1b\[[\d;]*m")  # other escapes are shown as such
 POLL_SECONDS = 1.0  # between two looks at what the model has answered
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of every jail
+STEERED = ("python3", "-m", "agentos_sdk.steered_program")
 OWN_PLACE = "install it into a directory of its own"
 
 
@@ -69,8 +70,9 @@ def find_program(name: str, project: Path | None, workspaces: Sequence[str]) -> 
         raise BadProgram(f"--with {name}: there is no program {preset.task[0]!r} in PATH; install {preset.about}{how}")
     try:
         where = place(os.path.abspath(found))
-        if preset.files and "script" in where:
-            raise BadProgram(f"its files are written for a command, and {found} is a script of Python")
+        if "script" in where and (preset.files or preset.steered):
+            what = "files are written" if preset.files else "messages are"
+            raise BadProgram(f"its {what} for a command, and {found} is a script of Python")
         return Program(name, preset, where)
     except BadProgram as error:
         raise BadProgram(f"--with {name}: {error}") from None
@@ -132,14 +134,15 @@ def spawn_fields(program: Program, text: str, name: str, options: Mapping[str, A
     preset, model = program.preset, program.model
     limits = {"memory": preset.memory, **options.get("limits", {})}
     env = preset.environment(model, size(limits["memory"]))
-    words = [word.replace("{task}", text) for word in preset.task]
+    words = [word.replace("{task}", text) for word in preset.steered or preset.task]
     if "script" in program.place:
         fields: dict[str, Any] = {**program.place, "args": list(preset.command(words, model)[1:])}
     else:
         fields = {name: each for name, each in program.place.items() if name == "code"}
         if os.path.exists(os.path.join(program.place.get("code", "/nowhere"), "bin", "node")):
             env["PATH"] = f"{CODE}/bin:{PATH}"
-        fields["command"] = list(preset.command([program.place["program"], *words[1:]], model))
+        command = preset.command([program.place["program"], *words[1:]], model)
+        fields["command"] = [*_steering(preset, text), *command]
     budget: Budget = options["budget"]
     amounts = {"tokens": budget.tokens, "money": budget.money, "calls": program.calls}
     line = {what: amount for what, amount in amounts.items() if amount is not None}
@@ -157,6 +160,14 @@ def spawn_fields(program: Program, text: str, name: str, options: Mapping[str, A
     }
 
 
+def _steering(preset: Preset, text: str) -> Sequence[str]:
+    """The words before the command of a program that takes messages on its standard input."""
+    if not preset.steered:
+        return ()
+    is_told = any("{task}" in word for word in preset.steered)
+    return *STEERED, preset.messages, "" if is_told else text
+
+
 def run_program(
     client: AgentOSClient, running: RunningTask, *, note: TaskNote, fields: Mapping[str, Any], seconds: float | None
 ) -> TaskResult:
@@ -165,6 +176,7 @@ def run_program(
     The summary is the end of what it has written to stdout.
     """
     running.heeds_stop = False
+    running.is_steered = tuple(fields.get("command", ())[: len(STEERED)]) == STEERED
     late, said = threading.Event(), deque[str](maxlen=MAX_SUMMARY)
     if running.is_stopping or running.is_killed:
         return TaskResult("stopped", "", note.name, note.name, 0, 0, None, "it was stopped before it began")

@@ -65,6 +65,7 @@ class RunningTask:
         self.is_stopping = False
         self.is_killed = False
         self.heeds_stop = True  # what runs in its jail now takes the message that stops a task
+        self.is_steered = True  # what runs in its jail now takes messages
         self.said = ""  # the model's last text, as its step has it
         self.wake, self._write = pipe or make_pipe()
         self._work = work
@@ -102,8 +103,8 @@ class RunningTask:
 
     def tell(self, text: str) -> None:
         """Tell the model something before its next step; raises ``AgentOSError``."""
-        if not self.heeds_stop:
-            raise AgentOSError(f"{self.name} takes no further words while it runs")
+        if not self.is_steered:
+            raise AgentOSError(f"what works on {self.name} takes no messages while it runs")
         self._send(text)
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -148,12 +149,10 @@ class FakeKernel:
 
     def wait_for(self, call: Op | str, *, timeout: float = PATIENCE, **fields: object) -> Call:
         """The first call of that name with these fields; waits for it. ``AssertionError`` after ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
         with self._changed:
-            while not (found := self.calls(call, **fields)):
-                left = deadline - time.monotonic()
-                if not self._changed.wait(max(left, 0)):
-                    raise AssertionError(f"not within {timeout:g} s: {self._say(call, fields)}")
+            found = self._changed.wait_for(partial(self.calls, call, **fields), timeout)
+            if not found:
+                raise AssertionError(f"not within {timeout:g} s: {self._say(call, fields)}")
         return found[0]
 
     def assert_called(self, call: Op | str, *, times: int | None = None, **fields: object) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -119,8 +120,8 @@ def test_beyond_its_bound_a_kernel_drops_what_may_go_and_nothing_of_a_running_ag
         until(lambda: [one for one in client.status()["attention"] if one["kind"] == "storage"], "it is told")
         [told] = [one for one in client.status()["attention"] if one["kind"] == "storage"]
     assert "workspaces of gone (70.0 MiB)" in told["text"]
-    assert told["text"] in kernel.said
-    assert "[storage] max_total: dropped 1.0 MiB of logs of agents that have ended" in kernel.said
+    kernel.wait_line(re.escape(told["text"]))
+    kernel.wait_line(re.escape("[storage] max_total: dropped 1.0 MiB of logs of agents that have ended"))
     left = {path.name for path in logs.iterdir()}
     assert not [name for name in left if name.startswith(("gone.", "kernel.1."))]
     assert {"runs.1.7.jsonl", "kernel.2.1.jsonl"} <= left

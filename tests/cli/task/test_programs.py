@@ -178,7 +178,7 @@ def test_ctrl_c_ends_a_program_at_once(kernel: Kernel, path: str, directory: Pat
     terminal = Terminal(kernel, "task", "--with", "coder", "Wait", "--dir", str(directory), PATH=path)
     terminal.wait_for("  waiting")
     terminal.type("Faster\n")
-    terminal.wait_for("takes no further words while it runs")
+    terminal.wait_for("takes no messages while it runs")
     terminal.type("\x03")
     terminal.wait_for("it is ended")
 

@@ -48,7 +48,7 @@ def question(path: str, body: Mapping[str, Any]) -> Question:
 
 
 def _message(message: Mapping[str, Any]) -> Message:
-    content = message["content"]
+    content = message.get("content")  # a proxy leaves out null
     parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     return Message(
         role=message["role"],

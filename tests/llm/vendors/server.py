@@ -117,6 +117,11 @@ class _Connection:
                 body += event.data
             elif isinstance(event, h11.EndOfMessage):
                 assert head is not None
+                if head.method != b"POST":  # what is there besides models, and which
+                    await self._send(h11.Response(status_code=404, headers=[("content-length", "0")]))
+                    await self._send(h11.EndOfMessage())
+                    self.http.start_next_cycle()
+                    continue
                 headers = {name.decode(): value.decode() for name, value in head.headers}
                 path, content = head.target.decode(), json.loads(body)
                 return Exchange(path, headers, content, self.vendor.wire.question(path, content))

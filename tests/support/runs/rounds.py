@@ -1,6 +1,7 @@
 """How often a test tries: profile ``ci`` of Hypothesis repeats itself exactly, ``night`` is random and tries more."""
 
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 NIGHT = 10  # times as many rounds
 
@@ -13,6 +14,17 @@ def register_profiles() -> None:
         "night", deadline=None, print_blob=True, suppress_health_check=slow, max_examples=100 * NIGHT
     )
     settings.load_profile("ci")
+
+
+def fix_examples() -> None:
+    """Keep ``ci`` the same in each run: Hypothesis draws constants of all modules that a process has imported by then.
+
+    Which these are depends on the tests that ran before, and on the worker.
+    """
+    if settings.get_current_profile_name() == "ci":
+        empty = providers._local_constants
+        assert not len(empty), "a test was run before"
+        providers._get_local_constants = lambda: empty
 
 
 def rounds(count: int) -> int:

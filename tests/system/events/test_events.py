@@ -194,7 +194,8 @@ def test_an_agent_emits_no_faster_than_its_rate(kernel: Kernel, client: AgentOSC
         assert {code(reply) for reply in replies} <= {"ok", "quota_exceeded"}
         child = up(loud.call(SPAWN, {"name": "louder", "command": SLEEP}))["id"]
         with kernel.connect_as(child) as louder:
-            assert "quota_exceeded" in {code(reply) for _ in range(2) for reply in emit_hundred(louder)}
+            more = [reply for _ in range(3) for reply in emit_hundred(louder)]
+        assert allowed + sum(reply["success"] for reply in more) <= 500 + 100 * (time.monotonic() - begin) + 1
         for _ in range(1000):
             emit(wire)
 

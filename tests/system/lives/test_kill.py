@@ -12,6 +12,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import (
     RELAY_INSIDE,
     STUBBORN,
@@ -48,7 +49,7 @@ def test_a_running_agent_is_asked_to_end_and_has_time_to(kernel: Kernel, client:
 
     assert reply == {"killed": True, "agent_id": agent["id"]}
     assert lines(client, "polite") == ["ready", "leaving"]
-    end = client.wait("polite", timeout=1)
+    end = client.wait("polite", timeout=PATIENCE)
     assert (end["exit_code"], end["signal"], end["reason"]) == (0, None, "stopped: exit status 0")
 
 
@@ -68,7 +69,7 @@ def test_an_agent_that_ignores_sigterm_is_killed_after_its_grace(
     waited = time.monotonic() - began
     assert client.inspect(name)["spec"]["shutdown"] == how["shutdown"]
     assert waited >= (0.3 if 0.3 in (grace, how["shutdown"]) else 0)
-    assert client.wait(name, timeout=1)["signal"] == signal.SIGKILL
+    assert client.wait(name, timeout=PATIENCE)["signal"] == signal.SIGKILL
 
 
 def test_sigterm_reaches_the_whole_process_group(kernel: Kernel, client: AgentOSClient) -> None:
@@ -88,7 +89,7 @@ def test_sigterm_reaches_the_whole_process_group(kernel: Kernel, client: AgentOS
     client.kill("pair")
 
     assert lines(client, "pair", "stdout") == ["on", "me too"]
-    assert client.wait("pair", timeout=1)["exit_code"] == 3
+    assert client.wait("pair", timeout=PATIENCE)["exit_code"] == 3
 
 
 def test_its_whole_process_group_goes_with_it(kernel: Kernel, client: AgentOSClient) -> None:
@@ -109,7 +110,7 @@ def test_a_paused_agent_hears_that_it_is_to_end(kernel: Kernel, client: AgentOSC
     client.kill("asleep")
 
     assert lines(client, "asleep")[-1] == "leaving"
-    assert client.wait("asleep", timeout=1)["exit_code"] == 0
+    assert client.wait("asleep", timeout=PATIENCE)["exit_code"] == 0
 
 
 def test_so_does_a_paused_agent_that_is_stopped_by_itself(kernel: Kernel, client: AgentOSClient) -> None:
@@ -142,7 +143,7 @@ def test_an_agent_that_waits_for_its_restart_does_not_come_back(client: AgentOSC
     assert client.kill("waits")
 
     assert info(client, "waits")["state"] == "exited"
-    assert client.wait("waits", timeout=1)["signal"] == signal.SIGKILL
+    assert client.wait("waits", timeout=PATIENCE)["signal"] == signal.SIGKILL
 
 
 def test_a_stopping_agent_can_be_hurried(kernel: Kernel, client: AgentOSClient) -> None:
@@ -158,7 +159,7 @@ def test_a_stopping_agent_can_be_hurried(kernel: Kernel, client: AgentOSClient) 
 
 
 def test_a_longer_grace_gives_a_stopping_agent_no_more_time(kernel: Kernel, client: AgentOSClient) -> None:
-    up(client.spawn("brief", write(kernel, "deaf.py", STUBBORN), shutdown=0.5))
+    up(client.spawn("brief", write(kernel, "deaf.py", STUBBORN), shutdown=3))
     written(client, "brief", "deaf now")
     with kernel.connect() as first:
         first.send(0x11, {"name": "brief"})
@@ -187,7 +188,7 @@ def test_no_grace_for_an_agent_is_none_for_what_it_spawned(kernel: Kernel, clien
 
     assert client.kill("hasty", grace=0)
 
-    assert client.wait("slow", timeout=1)["signal"] == signal.SIGKILL
+    assert client.wait("slow", timeout=PATIENCE)["signal"] == signal.SIGKILL
 
 
 def test_a_child_can_be_killed_alone(kernel: Kernel, client: AgentOSClient) -> None:
@@ -263,7 +264,7 @@ def test_a_declared_agent_stays_stopped_too_and_messages_to_it_are_refused(own_k
         for name in ("one", "two"):
             assert client.kill(name)
             assert (info(client, name)["state"], info(client, name)["stopped_by"]) == ("stopped", "operator")
-            assert client.wait(name, timeout=1)["signal"] == signal.SIGTERM
+            assert client.wait(name, timeout=PATIENCE)["signal"] == signal.SIGTERM
             assert client.send_message("for later", to_name=name)["code"] == "not_found"
 
         assert info(client, "three")["state"] == "running"

@@ -9,7 +9,9 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, lines, relay, up, write, written
+from tests.system.lives.test_containers import BAD, child
 
 READER = """
 import os, time
@@ -29,8 +31,9 @@ def test_a_restarted_agent_keeps_its_id_and_what_was_sent_meanwhile(kernel: Kern
     script = write(kernel, "reader.py", READER)
     first = up(client.spawn("reader", script, ready="hello", restart="permanent", backoff={"first": 0.5, "min": 0.5}))
 
+    since = len(kernel.lines)
     client.send_message("die", to=first["id"])
-    in_state(client, "reader", "backing_off")
+    kernel.wait_line("reader: will be restarted in", since)
     for word in ("while", "you", "slept"):
         up(client.send_message(word, to_name="reader"))
 
@@ -53,7 +56,6 @@ def test_delays_grow_and_the_list_says_that_it_waits(kernel: Kernel, client: Age
         pid, since = known(client, "flaky"), len(kernel.lines)
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        until(lambda: info(client, "flaky")["state"] != "running", "it has ended")
         until(lambda n=lives + 1: info(client, "flaky")["restarts"] == n, "it is back")  # type: ignore[misc]
         assert time.monotonic() - began >= delay
         kernel.wait_line(f"flaky: will be restarted in {delay} s", since)
@@ -118,8 +120,8 @@ def test_children_end_before_their_parent_comes_back(kernel: Kernel, client: Age
     assert info(client, "kid")["state"] == "exited"
     assert info(client, "kid2")["state"] == "exited"
     assert info(client, "nested")["state"] == "exited"
-    assert client.wait("kid", timeout=1)["success"]
-    assert client.wait(agent_id=grandchild, timeout=1)["success"]
+    assert client.wait("kid", timeout=PATIENCE)["success"]
+    assert client.wait(agent_id=grandchild, timeout=PATIENCE)["success"]
     up(ask(client, boss, "spawn", name="kid", command=["sleep", "1000"]))  # the name is free again
 
 
@@ -146,8 +148,8 @@ def test_what_a_start_that_failed_had_spawned_ends_with_it(kernel: Kernel, clien
 
 
 def test_a_declared_tree_escalates_and_the_kernel_says_why(own_kernel: OwnKernel) -> None:
-    child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 1; exit 5"]\nmax_restarts = 1\non_give_up = "escalate"'
-    kernel = own_kernel(f"[supervisor]\nintensity = 1\nperiod = 60\n[[supervisor.children]]\n{child}\n")
+    bad = child("bad", '["sh", "-c", "sleep 1; exit 5"]', "max_restarts = 1", 'on_give_up = "escalate"')
+    kernel = own_kernel(f"[supervisor]\nintensity = 1\nperiod = 60\n{bad}")
 
     assert kernel.wait_end() == 1
     assert (
@@ -160,7 +162,7 @@ def test_a_declared_tree_escalates_and_the_kernel_says_why(own_kernel: OwnKernel
 @pytest.mark.usefixtures("kernels")
 def test_a_tree_that_does_not_come_up_ends_the_kernel_with_the_reason() -> None:
     root = '[supervisor]\nstrategy = "one_for_all"\n'
-    kernel = Kernel(root + '[[supervisor.children]]\nname = "bad"\ncommand = ["sh", "-c", "echo why >&2; exit 5"]\n')
+    kernel = Kernel(root + child("bad", BAD))
     try:
         assert kernel.wait_end() == 1
         assert "gave up: bad did not start: exit status 5 before it was ready" in kernel.said

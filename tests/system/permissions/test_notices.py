@@ -12,16 +12,15 @@ from tests.support.askers import Asker
 from tests.support.kernel import Kernel, running, until
 from tests.support.wire import EXEC
 from tests.system.agents import in_state, up
-from tests.system.lives.test_containers import child
+from tests.system.lives.test_containers import BAD, child
 
 NOTIFY = '[notify]\ncommand = ["sh", "-c", "cat >> notices"]\n'
 QUICK = 'max_restarts = 1\nrestart_window = "60s"\nbackoff = { first = 0.1, min = 0.1, max = 0.2 }'
-FAILS = '["sh", "-c", "exit 5"]'
 
 
 @pytest.fixture
 def notified(kernels: None) -> Iterator[Kernel]:
-    text = NOTIFY + child("weak", FAILS, "sandboxed = false", QUICK) + child("sound")
+    text = NOTIFY + child("weak", BAD, "sandboxed = false", QUICK) + child("sound")
     with running(text, env={"GEMINI_API_KEY": "a-secret-of-the-kernel"}) as kernel:
         yield kernel
 
@@ -59,7 +58,7 @@ def test_a_call_that_waits_for_a_person_is_told_by_the_same_command(notified: Ke
 
 def test_requests_go_to_their_own_command_where_there_is_one(kernels: None) -> None:
     own = '[approvals]\nnotify = ["sh", "-c", "cat >> requests"]\n'
-    with running(NOTIFY + own + child("weak", FAILS, "sandboxed = false", QUICK)) as kernel:
+    with running(NOTIFY + own + child("weak", BAD, "sandboxed = false", QUICK)) as kernel:
         asker = Asker(kernel, "pusher", {"commands": ["*"]})
         with asker.begin(EXEC, {"command": "git push"}):
             until(lambda: (kernel.place / "requests").exists(), "it is told")
@@ -75,7 +74,7 @@ def test_children_that_fail_do_not_hide_the_failure_of_another_agent(notified: K
     with notified.client() as client:
         in_state(client, "sound", "running")
         for number in range(3 * MAX_OF_FAMILY):
-            up(client.spawn(f"child-{number}", command=["sh", "-c", "sleep 0.3; exit 5"], sandboxed=False))
+            up(client.spawn(f"child-{number}", command=["sh", "-c", "sleep 1; exit 5"], sandboxed=False))
         up(client.start("weak"))
 
     until(

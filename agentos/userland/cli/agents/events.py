@@ -22,7 +22,7 @@ from agentos.userland.cli.common import (
     print_json_line,
     table_width,
 )
-from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.output_text import shows_colours
 from agentos.userland.cli.times import FORMS, read_time
 from agentos_sdk import AgentOSClient
@@ -57,7 +57,7 @@ CHANGED = "STATE_CHANGED"
 @click.option("--until", metavar="WHEN", help="Before then; written in the same ways.")
 @click.option("--grep", metavar="RE", help="Only events in whose line this regular expression is found.")
 @click.option("--stored", is_flag=True, help="All that is on disk, also older events; no kernel has to run.")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="For --stored: as `agentos run`.")
+@state_dir_option("For --stored: as `agentos run`.")
 @kernel_options
 def events(
     follow: bool,

@@ -19,6 +19,7 @@ from agentos.userland.cli.common import (
     print_json_line,
     printable,
 )
+from agentos.userland.cli.kernel.run import state_dir_option
 from agentos.userland.cli.output_text import colour_of, printable_output, shows_colours
 from agentos.userland.cli.times import FORMS, read_time
 from agentos_sdk.project import is_lock_held
@@ -37,7 +38,7 @@ STREAM_COLOURS = {"stderr": "red", "kernel": "bright_black"}
 @click.option("--stream", type=click.Choice(["stdout", "stderr", "kernel"]), help="Only lines of this stream.")
 @click.option("--last-run", is_flag=True, help="The last run of the kernel, also if none runs now.")
 @click.option("--raw", is_flag=True, help="Let all control sequences through, not only colours.")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="For --last-run: as `agentos run`.")
+@state_dir_option("For --last-run: as `agentos run`.")
 @kernel_options
 def logs(
     names: tuple[str, ...],

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_json_line, printable, table_width
-from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.times import FORMS, format_time, read_time
 from agentos_sdk.clients.suggestions import suggest_name
 from agentos_sdk.opcodes import Op
@@ -48,7 +48,7 @@ def filter_options(command: F) -> F:
             shell_complete=completed.agents,
             help="As NAME; an id holds for one run of the kernel.",
         ),
-        click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`."),
+        state_dir_option(),
     ):
         command = option(command)
     return command
@@ -129,7 +129,7 @@ def export(given: Path | None, /, state_dir: Path | None, **filters: Any) -> Non
 @click.argument("name", shell_complete=completed.agents)
 @click.option("--since", metavar="WHEN", default="1d", show_default=True, help=f"From then on: {FORMS}.")
 @click.option("--until", metavar="WHEN", help="Before then; written in the same ways.")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@state_dir_option()
 @json_option
 @click.pass_obj
 def summary(
@@ -153,7 +153,7 @@ def summary(
 
 
 @audit.command()
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@state_dir_option()
 @click.option("--head", metavar="HASH", help="One that an earlier verify printed: it has to be in the log still.")
 @json_option
 @click.pass_obj

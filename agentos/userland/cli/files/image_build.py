@@ -15,8 +15,8 @@ import click
 
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.agents.spawn import parse_limits, parse_pairs, spawn_and_wait
-from agentos.userland.cli.common import Failed, json_option, kernel, print_result, printable, socket_option
-from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.common import Failed, json_option, kernel, kernel_options, print_result, printable
+from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos_sdk import AgentOSClient, AgentOSError
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ SECONDS = 3600.0  # of one RUN
 @click.option("--domain", "domains", multiple=True, metavar="DOMAIN", help="Let RUN reach it, by the kernel's proxy.")
 @click.option("--limit", "limit", multiple=True, metavar="NAME=VALUE", help="Of RUN, such as memory=4G; repeatable.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=SECONDS, metavar="SECONDS", help="Of one RUN.")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
-@json_option
-@socket_option
+@state_dir_option()
+@kernel_options
 def build(
     directory: str,
     name: str,
@@ -123,7 +122,7 @@ def run_step(client: AgentOSClient, one: "Instruction", act: "Run", fields: Mapp
 @click.command()
 @click.argument("reference", metavar="REF")
 @click.argument("name")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@state_dir_option()
 @click.option("--insecure", is_flag=True, help="The registry has no TLS, or a certificate of its own.")
 @json_option
 def pull(reference: str, name: str, state_dir: Path | None, insecure: bool, as_json: bool) -> None:

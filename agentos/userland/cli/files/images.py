@@ -22,7 +22,7 @@ from agentos.userland.cli.common import (
     printable,
 )
 from agentos.userland.cli.files.image_build import build, describe_made, pull
-from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.times import format_time
 
 HEADER = ["IMAGE", "DIGEST", "LAYERS", "SIZE", "MADE"]
@@ -53,7 +53,7 @@ image.add_command(pull)
 @image.command("import")
 @click.argument("source", metavar="FILE|DIR|-")
 @click.argument("name")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@state_dir_option()
 @click.option("--max-size", type=click.IntRange(1), default=20 << 30, metavar="BYTES",
               help="What all its files may have; 20 GiB without it.")  # fmt: skip
 @json_option

@@ -12,7 +12,7 @@ from agentos.userland.cli.common import Failed, json_option, print_json, print_t
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import EXPECTED_DURATION, seconds
 
-from .run import find_state_dir
+from .run import find_state_dir, state_dir_option
 
 if TYPE_CHECKING:
     from agentos.userland.web.links import Role
@@ -37,7 +37,7 @@ def read_duration(ctx: click.Context, parameter: click.Parameter, text: str | No
 @click.option("--open", "opened", is_flag=True, help="Open the link in a browser.")
 @click.option("--links", "listed", is_flag=True, help="List the links that are good, and the browsers that use them.")
 @click.option("--revoke", metavar="ID", help="End the link with this id, and the session of its browser.")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@state_dir_option()
 @json_option
 def dashboard(
     viewer: bool, with_contents: bool, approver: bool, length: float | None, opened: bool, listed: bool,

@@ -4,8 +4,9 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import click
 
@@ -24,12 +25,18 @@ CassetteMode = Literal["replay", "record", "extend", "prune"]
 STATE_DIR = (
     "What must survive the kernel: database, audit log, kept workspaces, agents' uids, the lock, the last run's id."
 )
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def state_dir_option(text: str = "As with `agentos run`.") -> Callable[[F], F]:
+    """``--state-dir``, with its help."""
+    return click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help=text)
 
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--socket", "socket", metavar="PATH", help="Where to listen.")
-@click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help=STATE_DIR)
+@state_dir_option(STATE_DIR)
 @click.option("--watch", is_flag=True, help="Reload FILE when it is saved; restart an agent when its script is.")
 @click.option("--dashboard", is_flag=True, help="Serve the dashboard and print its link, also without [dashboard].")
 @click.option("--accept-lost-state", is_flag=True, help="Begin though agentos.db is missing, older or another one.")

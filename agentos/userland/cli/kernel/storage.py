@@ -12,7 +12,7 @@ import click
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.audit.audit import owner_name
 from agentos.userland.cli.common import Failed, json_option, print_json, print_table, printable
-from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.task.records import saved_directory
 
 KEYS = ("owner", "kind")
@@ -21,7 +21,7 @@ KEYS = ("owner", "kind")
 @click.command()
 @click.option("--by", type=click.Choice([*KEYS, "both"]), default="both", show_default=True,
               help="A row for each owner, each kind, or each kind of each owner.")  # fmt: skip
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@state_dir_option()
 @json_option
 def storage(by: str, state_dir: Path | None, as_json: bool) -> None:
     """Show what the state directory holds, the largest first.

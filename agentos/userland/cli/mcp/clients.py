@@ -9,7 +9,7 @@ import click
 from agentos.userland.cli.common import Failed, json_option, print_json, print_result, print_table
 from agentos.userland.cli.times import format_time
 
-from .rights import entry_errors, find_place, level_option, permissions_option, read_rights, state_dir_option
+from .rights import entry_errors, find_place, kernel_state_option, level_option, permissions_option, read_rights
 
 if TYPE_CHECKING:
     from agentos.userland.mcp.clients import ClientEntry
@@ -19,7 +19,7 @@ HEADER = ["NAME", "TRANSPORT", "LEVEL", "ELICITATION", "LAST USED"]
 
 @click.command()
 @json_option
-@state_dir_option
+@kernel_state_option
 def clients(state_dir: Path | None, as_json: bool) -> None:
     """List the MCP clients that may use this kernel."""
     from agentos.userland.mcp.clients import list_entries
@@ -40,7 +40,7 @@ def clients(state_dir: Path | None, as_json: bool) -> None:
 @click.command()
 @click.argument("name")
 @json_option
-@state_dir_option
+@kernel_state_option
 def revoke(name: str, state_dir: Path | None, as_json: bool) -> None:
     """Remove an MCP client.
 
@@ -60,7 +60,7 @@ def revoke(name: str, state_dir: Path | None, as_json: bool) -> None:
 @level_option
 @permissions_option
 @json_option
-@state_dir_option
+@kernel_state_option
 def token(name: str, level: str | None, permissions_file: Path | None, state_dir: Path | None, as_json: bool) -> None:
     """Make an MCP client for HTTP, and print its token.
 

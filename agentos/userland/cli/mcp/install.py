@@ -17,10 +17,10 @@ from .rights import (
     entry_errors,
     find_kernel_socket,
     find_place,
+    kernel_state_option,
     level_option,
     permissions_option,
     read_rights,
-    state_dir_option,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ DECIDES = "Where a rule asks, may an answer given in {} decide, as `agentos appr
 @click.option("--ssh", "host", metavar="HOST", help="The client runs elsewhere, and reaches this host as HOST by SSH.")
 @click.option("--standalone", is_flag=True, help="Start a kernel, with the project's file, where none runs.")
 @click.option("--socket", "socket", metavar="PATH", help="The kernel's socket.")
-@state_dir_option
+@kernel_state_option
 def install(
     client_name: str,
     name: str | None,

@@ -7,7 +7,7 @@ import click
 
 from .clients import clients, revoke, token
 from .install import install
-from .rights import state_dir_option
+from .rights import kernel_state_option
 from .servers import add, remove, servers, unpin
 
 DEFAULT_HTTP = "127.0.0.1:8766"
@@ -27,7 +27,7 @@ DEFAULT_HTTP = "127.0.0.1:8766"
 @click.option("--insecure-listen", is_flag=True, help="Allow another address than the loopback's, without TLS.")
 @click.option("--standalone", is_flag=True, help="Start a kernel where none runs, and end it with this server.")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="The file of --standalone's kernel.")
-@state_dir_option
+@kernel_state_option
 @click.option("--socket", "socket", metavar="PATH", help="The kernel's socket.")
 @click.pass_context
 def mcp(

@@ -8,11 +8,9 @@ from typing import Any
 import click
 
 from agentos.userland.cli.common import Failed, socket_path
-from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 
-state_dir_option = click.option(
-    "--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="The kernel's, as with `agentos run`."
-)
+kernel_state_option = state_dir_option("The kernel's, as with `agentos run`.")
 level_option = click.option(
     "--level", metavar="LEVEL|SET", help="The most that the client may do; default: standard. Not with --permissions."
 )

@@ -12,6 +12,7 @@ import click
 from agentos.userland.cli import completed
 from agentos.userland.cli.audit.audit import explain_no_match, log_directory, make_query
 from agentos.userland.cli.common import json_option, plural, print_json, printable
+from agentos.userland.cli.kernel.run import state_dir_option
 from agentos.userland.cli.times import FORMS
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _OF_LEVEL = re.compile(r".* \(level \w+\)")  # a level's question comes after al
 @click.command()
 @click.argument("agent", metavar="AGENT", shell_complete=completed.agents)
 @click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}.")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@state_dir_option()
 @json_option
 def suggest(agent: str, since: str | None, state_dir: Path | None, as_json: bool) -> None:
     """Suggest rules for what AGENT did with approval.

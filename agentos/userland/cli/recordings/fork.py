@@ -203,9 +203,8 @@ class Forks:
                 return found
             checked = run_check(client, name, self._check, lambda: None)
         status = checked.exit_code
-        verdict = "passed" if status == 0 else f"exit {status}" if status is not None else "unchecked"
         why = checked.why if status is None else "" if status == 0 else checked.output
-        return evolve(found, verdict=verdict, why=why, exit_code=status, is_good=status == 0)
+        return evolve(found, verdict=checked.verdict, why=why, exit_code=status, is_good=status == 0)
 
     def _explain(self, error: str) -> str:
         """What is wrong with the answer, by where it is from."""

@@ -13,7 +13,7 @@ from agentos.recordings.kept import remove, scan
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_table, printable, table_width
-from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.times import format_time
 from agentos.userland.cli.top.trace_table import Scale, format_offset, total_lines, waterfall
 from agentos.userland.recordings.calls import describe_end
@@ -22,7 +22,6 @@ from .calls import trace_calls
 
 HEADER = ["RECORDING", "BEGAN", "LIVES", "SIZE", "END"]
 SHOWN_CALLS = 100
-STATE_DIR = click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
 
 
 @click.group()
@@ -31,7 +30,7 @@ def recordings() -> None:
 
 
 @recordings.command()
-@STATE_DIR
+@state_dir_option()
 @json_option
 def ls(state_dir: Path | None, as_json: bool) -> None:
     """List the recordings, the oldest first."""
@@ -60,7 +59,7 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
 @click.option("-n", "--tail", "most", type=click.IntRange(1), default=SHOWN_CALLS, show_default=True,
               help="How many calls, the last ones.")  # fmt: skip
 @click.option("--contents", is_flag=True, help="Also what it asked the model, and the answers.")
-@STATE_DIR
+@state_dir_option()
 @json_option
 def show(name: str, wanted: str | None, most: int, contents: bool, state_dir: Path | None, as_json: bool) -> None:
     """Show a recorded life as a waterfall of calls."""
@@ -69,7 +68,7 @@ def show(name: str, wanted: str | None, most: int, contents: bool, state_dir: Pa
 
 @recordings.command()
 @click.argument("names", nargs=-1, required=True, metavar="REC...")
-@STATE_DIR
+@state_dir_option()
 def rm(names: tuple[str, ...], state_dir: Path | None) -> None:
     """Remove recordings; one that goes on ends."""
     for name in names:
@@ -83,7 +82,7 @@ def rm(names: tuple[str, ...], state_dir: Path | None) -> None:
 @recordings.command()
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@STATE_DIR
+@state_dir_option()
 @json_option
 def diff(first: str, second: str, state_dir: Path | None, as_json: bool) -> None:
     """Compare two recorded lives, such as a failed one and its fork.

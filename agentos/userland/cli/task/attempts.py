@@ -84,8 +84,7 @@ def judge(client: AgentOSClient, note: TaskNote, task: RunningTask, checked: Che
     solved, verdict = status == "done", status
     if checked is not None and status != "stopped":
         solved = checked.exit_code == 0
-        verdict = "passed" if solved else f"exit {checked.exit_code}" if checked.exit_code is not None else "unchecked"
-        verdict += f", {status}" if status != "done" else ""
+        verdict = checked.verdict + (f", {status}" if status != "done" else "")
         reason = reason or checked.why
     tokens, cost = find_use(client, note)
     size = measure_diff(check_reply(client.diff(note.name, content=True)))

@@ -240,7 +240,7 @@ class TaskScreen(Watch):
             use = describe_use(sum(self.steps.values()), self.tokens, self.cost)
             doing = ", ".join(f"{name} {activity}" for name, activity in sorted(self.activities.items()))
             text = f"{doing or f'{self.task.name} starts'}  {time.monotonic() - self.began:.0f} s, {use}"
-            text += "  (type to tell it more; Ctrl-C stops it)"
+            text += "  (type to tell it more; Ctrl-C stops it)" if self.task.is_steered else "  (Ctrl-C ends it)"
         click.echo(f"\r\x1b[K{click.style(text[: self.width - 1], dim=not self.typed)}", nl=False)
         sys.stdout.flush()
 

@@ -9,6 +9,7 @@ import click
 from agentos.userland.cli import completed
 from agentos.userland.cli.audit.audit import iterate_entries, log_directory, make_query
 from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, print_json, table_width
+from agentos.userland.cli.kernel.run import state_dir_option
 from agentos.userland.cli.times import format_time
 
 from .trace_lives import LIFE_CALLS, Life, Trace, find_lives
@@ -30,7 +31,7 @@ DEFAULT_CALLS, MAX_CALLS = 100, 100_000
     help="How many calls, the last ones.",
 )
 @click.option("--contents", is_flag=True, help="Also what it asked the model, and the answers.")
-@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@state_dir_option()
 @kernel_options
 def trace(
     name: str,

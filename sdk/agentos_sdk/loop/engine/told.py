@@ -36,11 +36,11 @@ def hear(records: Records, step: int, said: tuple[int, str] | None) -> Work[Told
     found = [each["message"] for each in reply.get("messages", ()) if each["from_kind"] == "operator"]
     if said is not None and said[0] == step:
         found.insert(0, said[1])
-    texts = tuple(_as_text(message)[:MAX_TEXT] for message in found if message != STOP)
+    texts = tuple(as_text(message)[:MAX_TEXT] for message in found if message != STOP)
     if texts:
         yield from records.create(key, {"texts": texts})
     return Told(texts, STOP in found)
 
 
-def _as_text(message: Any) -> str:
+def as_text(message: Any) -> str:
     return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)

@@ -47,7 +47,8 @@ class Life(Struct, omit_defaults=True):
     ``reason``: why it can't be replayed. ``start`` is the snapshot NAME@ID of what it began with, :data:`EMPTY` for an
     empty workspace, and None if that isn't kept; ``no_files`` says why. ``lost``: why what a command has changed isn't
     kept. ``file_bytes`` are those of all its files, with the snapshot's. ``resumed`` is the recording of the life that
-    it goes on with after a crash, of which it had ``answers`` replies.
+    it goes on with after a crash, of which it had ``answers`` replies. ``forked`` is RECORDING@NUMBER, the call before
+    which a fork went live.
     """
 
     life: str
@@ -64,6 +65,7 @@ class Life(Struct, omit_defaults=True):
     file_bytes: int = 0
     resumed: str | None = None
     answers: int = 0
+    forked: str | None = None
 
     def spoil(self, reason: str) -> None:
         """It can't be replayed; the first reason stays."""

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -119,7 +118,13 @@ class ReplayCalls:
         keys = None
         if switch.live:
             letters = find_letters(found, switch)
-            told.deliver = partial(letters.put, self.callers.mail)
+            origin = f"{recording.manifest.name}@{switch.until}"
+
+            def go_live(caller: Caller) -> None:
+                letters.put(self.callers.mail, caller)
+                self.recorder.note_forked(caller, origin)
+
+            told.deliver = go_live
             told.progress.notes += letters.notes
             kept = await self.snapshots.read_keys(start) if start is not None else []
             keys = ScratchKeys(self.snapshots.kept.state, build_keys(kept, found, switch, time.time()))

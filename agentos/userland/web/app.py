@@ -24,7 +24,7 @@ from .guard import Guard
 from .page import Page
 from .page_files import PageFiles
 from .proof import decode_opening, decode_proof
-from .recordings import PageRecordings, Recordings
+from .recordings import PageAskAgain, PageRecordings, Recordings
 from .sessions import Session, Sessions
 
 MAX_PAGES = 16  # one of another role makes room for the operator's
@@ -77,6 +77,9 @@ class Dashboard:
 
     async def read_recordings(self, session: Session, asked: PageRecordings) -> bytes:
         return await self.recordings.answer(session.role, asked)
+
+    async def build_question(self, session: Session, asked: PageAskAgain) -> bytes:
+        return await self.recordings.build(session.role, asked)
 
     async def serve_feed(self, socket: WebSocket) -> None:
         await socket.accept()  # of a connection that was refused before a browser wouldn't tell the page why

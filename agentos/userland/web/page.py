@@ -16,7 +16,7 @@ from agentos_sdk.clients.streams import Stream
 from agentos_sdk.errors import BadRequest, CallError
 from agentos_sdk.opcodes import Op
 
-from .recordings import PageRecordings
+from .recordings import PageAskAgain, PageRecordings
 from .sessions import Session
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PageUse(msgspec.Struct, tag="use", forbid_unknown_fields=True):
     """A person uses the page: a key, a click. All other messages may be the page's own, which asks again by itself."""
 
 
-decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions | PageUse | PageRecordings).decode
+decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions | PageUse | PageRecordings | PageAskAgain).decode
 
 
 class Browsers(Protocol):
@@ -71,6 +71,7 @@ class Browsers(Protocol):
     async def revoke(self, number: str) -> bool: ...
     async def list_links(self) -> list[dict[str, object]]: ...
     async def read_recordings(self, session: Session, asked: PageRecordings) -> bytes: ...
+    async def build_question(self, session: Session, asked: PageAskAgain) -> bytes: ...
 
 
 class RawStream(Stream[bytes]):
@@ -223,7 +224,7 @@ class Page:
                 self._calls[message.id] = trio.CancelScope()
                 nursery.start_soon(self._call, kernel, message)
 
-    async def _call(self, kernel: Kernel, message: PageCall | PageRecordings) -> None:
+    async def _call(self, kernel: Kernel, message: PageCall | PageRecordings | PageAskAgain) -> None:
         try:
             with self._calls[message.id]:
                 try:
@@ -239,9 +240,11 @@ class Page:
         finally:
             del self._calls[message.id]
 
-    async def _answer(self, kernel: Kernel, message: PageCall | PageRecordings) -> bytes:
+    async def _answer(self, kernel: Kernel, message: PageCall | PageRecordings | PageAskAgain) -> bytes:
         if isinstance(message, PageRecordings):
             return await self.browsers.read_recordings(self.session, message)
+        if isinstance(message, PageAskAgain):
+            return await kernel.exchange(Op.THINK, await self.browsers.build_question(self.session, message))
         op = Op.__members__.get(message.call)
         if op is None or op in NOT_FOR_PAGES:
             raise BadRequest(f"call: a page can't make {message.call!r}")

@@ -15,6 +15,7 @@ from agentos.recordings.kept import Kept, scan
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.threads import Limiter, run_in_thread
 from agentos.userland.recordings.calls import describe_call, describe_contents, describe_end
+from agentos.userland.recordings.questions import CantAsk, build_question
 from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied, TooLarge
 
 from .links import Role
@@ -42,6 +43,15 @@ class PageRecordings(msgspec.Struct, tag="recordings", forbid_unknown_fields=Tru
     call: int | None = None
 
 
+class PageAskAgain(msgspec.Struct, tag="ask_again", forbid_unknown_fields=True):
+    """Ask the question of a recorded ``call`` anew, of ``model``; the reply is that of THINK."""
+
+    id: int
+    name: Name
+    call: int
+    model: Name
+
+
 @define(eq=False)
 class Recordings:
     """The recordings in a directory. Files are read in a thread, for one page at a time."""
@@ -55,9 +65,22 @@ class Recordings:
             raise PermissionDenied(f"the link of {role.replace('-', ' ')} doesn't show this of recordings")
         return await run_in_thread(self._read, asked, limiter=self._turn)
 
-    def _read(self, asked: PageRecordings) -> bytes:
+    async def build(self, role: Role, asked: PageAskAgain) -> bytes:
+        """The body of THINK. Raises :class:`CallError`."""
+        if role != "operator":
+            raise PermissionDenied(f"the link of {role.replace('-', ' ')} asks no model")
+        return await run_in_thread(self._read, asked, limiter=self._turn)
+
+    def _read(self, asked: PageRecordings | PageAskAgain) -> bytes:
         try:
+            if isinstance(asked, PageAskAgain):
+                call = find_call(self._open(asked.name), asked.call)
+                if call.call != "THINK":
+                    raise BadRequest(f"call: {asked.call} is no question, but {call.call:.80}")
+                return encode_line(build_question(call.request)[0] | {"model": asked.model})
             return encode_line(self._find(asked))
+        except CantAsk as error:
+            raise BadRequest(f"call: {error}") from None
         except BadRecording as error:
             raise BadRequest(f"{error}"[: 2 * MAX_LINE]) from None
         except OSError as error:
@@ -113,6 +136,7 @@ def _describe_life(manifest: Manifest, life: Life) -> Json:
         "replayable": replayable,
         "why": "" if replayable else str(life.reason or manifest.reason)[:MAX_LINE],
         "resumed": life.resumed and life.resumed[:MAX_LINE],
+        "forked": life.forked and life.forked[:MAX_LINE],
     }
 
 
@@ -121,7 +145,7 @@ def _describe_empty(kept: Kept) -> Json:
     return {
         "recording": manifest.name, "life": "", "agent": "", "began": manifest.began, "ended": manifest.ended,
         "end": describe_end(manifest)[:MAX_LINE], "failed": False, "replayable": False, "why": "it has no life",
-        "resumed": None, "size": kept.size,
+        "resumed": None, "forked": None, "size": kept.size,
     }  # fmt: skip
 
 
@@ -170,9 +194,17 @@ def show_call(recording: Recording, number: int) -> Json:
         found["messages"] = messages[-MAX_MESSAGES:]
         found["left_out"] = max(0, len(messages) - MAX_MESSAGES)
         found["tool_calls"] = _as_text(found["tool_calls"]) if found["tool_calls"] else ""
+        found["cut"] = any(len(str(found[key])) > MAX_TEXT for key in ("answer", "tool_calls"))
+        found["model"], found["used"] = str(call.request.get("model", ""))[:MAX_LINE], _describe_use(call)
     else:
         found = {"request": _as_text(call.request), "reply": _as_text(call.reply)}
     return {"success": True, "call": call.call, "life": call.life, "contents": bound(found)}
+
+
+def _describe_use(call: RecordedCall) -> Json:
+    """What the side by side of answers has, as in a reply of THINK."""
+    reply = call.reply or {}
+    return {key: bound(reply.get(key)) for key in ("usage", "cost", "latency_ms")}
 
 
 def find_call(recording: Recording, number: int) -> RecordedCall:

@@ -36,7 +36,7 @@ function table(reply, lives, none) {
   const word = (/** @type {Row} */ one) => `${visible(one.recording)}${one.life ? `, ${visible(one.life)}` : ""}`;
   return html`<div class="wide"><table class="list-table recordings"><thead><tr><th scope="col">recording</th><th scope="col" class="spare">agent</th><th scope="col">began</th><th scope="col">outcome</th><th scope="col" class="number spare">size</th><th scope="col">replay</th></tr></thead>
     <tbody>${lives.map((one) => keyed(`${one.recording} ${one.life}`, html`<tr>
-      <td>${seesContents() && one.life ? html`<a class="text" href=${link("recordings", { rec: one.recording, life: one.life })}>${word(one)}</a>` : word(one)}${one.resumed ? html`<span class="quote">goes on with ${visible(one.resumed)}</span>` : null}</td>
+      <td>${seesContents() && one.life ? html`<a class="text" href=${link("recordings", { rec: one.recording, life: one.life })}>${word(one)}</a>` : word(one)}${one.resumed ? html`<span class="quote">goes on with ${visible(one.resumed)}</span>` : null}${one.forked ? html`<span class="quote">fork of ${visible(one.forked)}</span>` : null}</td>
       <td class="spare">${visible(one.agent)}</td>
       <td>${exactTime(one.began)}${one.ended === null ? null : html`<span class="quote">${duration((one.ended - one.began) * 1000)}</span>`}</td>
       <td><span class=${one.failed ? "bad" : ""}>${visible(one.end)}</span></td>

@@ -7,6 +7,8 @@ import { adjust, link } from "../../core/route.js";
 import { duration, exactTime, number, visible, visibleLines } from "../../parts/text/format.js";
 import { facts, shown } from "../../parts/reply.js";
 import { details, waterfall } from "../trace.js";
+import { againPart } from "./again.js";
+import { branchesOf, forkPart } from "./fork.js";
 import { differencesOf, nowColumn, replayPart } from "./replay.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -27,16 +29,23 @@ function lifeOf(reply) {
       ["began", `${exactTime(reply.began)}${reply.ended === null ? "" : `, took ${duration((reply.ended - reply.began) * 1000)}`}`],
       ["outcome", html`<span class=${reply.failed ? "bad" : ""}>${visible(reply.end)}</span>`],
       ["goes on with", reply.resumed && visible(reply.resumed)],
+      ["fork of", reply.forked && forkedFrom(reply.forked)],
       ["replay", reply.replayable ? `possible${reply.no_files ? `, without its files: ${visible(reply.no_files)}` : ""}` : html`<span class="warn">no: ${visible(reply.why)}</span>`],
       ["calls", `${number(reply.count)}${reply.count > reply.entries.length ? `; the last ${reply.entries.length} are shown, \`agentos recordings show ${visible(name)}\` has all` : ""}`],
     ])}</section>
-    ${role.get() === "operator" ? replayPart(reply) : null}
+    ${branchesOf(name)}${role.get() === "operator" ? replayPart(reply) : null}
     ${reply.entries.length ? waterfall(reply.entries, `${name} ${reply.life}`, (entry) => recordedCall(reply, entry), nowColumn(reply)) : html`<p class="empty">No call was recorded.</p>`}`;
+}
+
+/** @param {string} origin RECORDING@NUMBER */
+function forkedFrom(origin) {
+  const [, name, number] = /^(.*)@([0-9]+)$/.exec(origin) ?? ["", origin, ""];
+  return html`<a class="text" href=${link("recordings", { rec: name })}>${visible(name)}</a>, live from call ${visible(number)}`;
 }
 
 /** What a call asked, and was answered; before that what differs now. @param {Row} life @param {Row} entry */
 function recordedCall(life, entry) {
-  return html`${differencesOf(life, entry)}${details(entry)}${shown(ask(RECORDINGS, { name: life.recording, call: entry.id }), (reply) => (entry.call === "THINK" ? question(reply.contents) : plain(reply.contents)))}`;
+  return html`${differencesOf(life, entry)}${details(entry)}${shown(ask(RECORDINGS, { name: life.recording, call: entry.id }), (reply) => (entry.call === "THINK" ? html`${question(reply.contents)}${role.get() === "operator" ? html`${againPart(life, entry, reply.contents)}${forkPart(life, entry, reply.contents)}` : null}` : plain(reply.contents)))}`;
 }
 
 /** @param {Row} found */

@@ -47,7 +47,7 @@ help:
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, and run their tests in jails"
 	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them; litellm's proxy and llama.cpp's server as providers"
-	@echo "make agents    set up coding agents of others from their registries, and run a task of each in a jail"
+	@echo "make agents    set up coding agents of others from their registries, and run a task of each in a jail; clients of MCP"
 	@echo "make compare   misbehaving agents on LangGraph, AutoGen, supervisord and AgentOS (docs/reference/comparison.md)"
 	@echo "make docs      run every command and code block of README and docs"
 
@@ -195,8 +195,18 @@ $(CODING): $(VENV)/coding/%/ready: agentos/presets/%.toml | $(RUN_READY)
 	  fi
 	@touch $@
 
-agents: $(READY) $(CODING)
-	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py
+# Clients of MCP: fastmcp, and beside it the SDK for TypeScript.
+MCP_CLIENTS := $(VENV)/mcp-clients/ready
+
+$(MCP_CLIENTS): pyproject.toml | $(RUN_READY)
+	@echo "setting up $(VENV)/mcp-clients, in about a minute"
+	@$(PYTHON) -m venv --without-pip $(VENV)/mcp-clients
+	@$(PIP_INTO)/mcp-clients install --quiet --disable-pip-version-check --group pyproject.toml:mcp-clients
+	@npm install --prefix $(VENV)/mcp-clients --silent --no-audit --no-fund --no-save @modelcontextprotocol/client
+	@touch $@
+
+agents: $(READY) $(CODING) $(MCP_CLIENTS)
+	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py tests/userland/mcp/test_foreign_clients.py
 
 compare: $(READY) $(COMPARED)
 	$(BIN)/python -m tests.compare --docs

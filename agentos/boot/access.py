@@ -26,12 +26,13 @@ from agentos.permissions.patterns.base import Names
 from agentos.sandbox.files.root_files import CODE, WORKSPACE
 from agentos.services.audit.log import Audit
 from agentos.services.event_log.ring import EventLog
-from agentos.services.events import Events, Subscriber
+from agentos.services.events import Subscriber
 from agentos.services.http.secrets import Secrets
 from agentos.services.ids import Ids
 from agentos.services.logs.log import Logs
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.mail.store import MailStore
+from agentos.services.publisher import Events
 from agentos.services.state.state import State
 from agentos.services.usage import UsageLog
 

@@ -3,7 +3,7 @@
 from agentos.llm.line import Line
 from agentos.recordings.commands import CommandFiles
 from agentos.recordings.recorder import Recorder
-from agentos.services.events import Events
+from agentos.services.publisher import Events
 from agentos.syscalls.model.think import build_reply
 
 from .access import Access

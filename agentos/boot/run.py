@@ -28,13 +28,13 @@ from agentos.services import ids, usage
 from agentos.services.audit.chain import KILLED, kernel_entry
 from agentos.services.audit.log import open_audit
 from agentos.services.event_log.file import open_event_log
-from agentos.services.events import Events
 from agentos.services.ids import open_ids
 from agentos.services.logs.kernel_log import KernelLog
 from agentos.services.logs.log import open_logs
 from agentos.services.mail.copies import TABLES as SNAPSHOT_MAIL
 from agentos.services.mail.rows import GREATEST_ID
 from agentos.services.mail.rows import TABLES as MAIL
+from agentos.services.publisher import Events
 from agentos.services.state.batch import StateLimits
 from agentos.services.state.rows import TABLES as STATE
 from agentos.services.state.state import State

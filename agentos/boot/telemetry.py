@@ -16,11 +16,11 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.kernel.wire.listener import BACKLOG, ConnectionLimit
 from agentos.llm.line import Line
-from agentos.services.events import Events
 from agentos.services.http.addresses import format_authority
 from agentos.services.http.egress import Egress
 from agentos.services.http.secrets import read_source
 from agentos.services.metrics.sampler import Sampler
+from agentos.services.publisher import Events
 
 from .host import BootError
 

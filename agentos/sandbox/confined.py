@@ -13,25 +13,25 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentos.sandbox.filters import bpf, landlock, seccomp
+from agentos.sandbox.filters import bpf, landlock, profile, seccomp
 from agentos.sandbox.filters.landlock import FileRights, HandledRights, PathRule
 from agentos.sandbox.inside.programs import confined
 
 NOBODY = 65534
 CLONE_THREAD = 0x1_0000
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/usr/local")
-_DENIED = seccomp.errno_verdict(errno.EPERM)
-_PROFILE = seccomp.Profile(
+_DENIED = profile.errno_verdict(errno.EPERM)
+_PROFILE = profile.Profile(
     "confined",
     {
         **seccomp.PROFILES["standard"].rules,
         **dict.fromkeys(("fork", "vfork", "kill", "tkill", "tgkill", "ptrace", "chown", "fchown", "lchown"), _DENIED),
         **dict.fromkeys(("fchownat", "chmod", "fchmod", "fchmodat", "setxattr", "lsetxattr", "fsetxattr"), _DENIED),
-        "clone": (seccomp.Refusal(errno.EPERM, (seccomp.NoBit(0, CLONE_THREAD),)),),  # its threads are allowed
-        "clone3": seccomp.errno_verdict(errno.ENOSYS),  # its flags are in memory; the C library then calls clone
-        "socket": seccomp.errno_verdict(errno.EACCES),
+        "clone": (profile.Refusal(errno.EPERM, (profile.NoBit(0, CLONE_THREAD),)),),  # its threads are allowed
+        "clone3": profile.errno_verdict(errno.ENOSYS),  # its flags are in memory; the C library then calls clone
+        "socket": profile.errno_verdict(errno.EACCES),
     },
-    seccomp.ALLOW,
+    profile.ALLOW,
 )
 
 
@@ -62,9 +62,9 @@ def confine(
 @functools.cache
 def _filter() -> bytes:
     machine = os.uname().machine
-    if machine not in seccomp.ARCHITECTURES:
+    if machine not in profile.ARCHITECTURES:
         raise Unconfinable(f"on {machine} a program can't be kept from starting others")
-    return bpf.pack(seccomp.compile_filter(_PROFILE, machine))
+    return bpf.pack(profile.compile_filter(_PROFILE, machine))
 
 
 def _plan_landlock(program: str, reads: Sequence[str]) -> "dict[str, object] | None":

@@ -1,16 +1,12 @@
-"""Events: what happened to agents and to the kernel, as frozen values, and their delivery to subscribers.
+"""Events: what happened to agents and to the kernel, as frozen values.
 
 The class ``AgentExited`` is the wire's event type ``AGENT_EXITED``, and so on.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Literal
 
-from attrs import define, field
 from msgspec import Raw, Struct
-
-from agentos.kernel.internal_errors import internal
 
 
 class CallerEvent(Struct, frozen=True):
@@ -380,43 +376,9 @@ Event = (
     | KernelInterrupted
     | KernelStopping
 )
-FREQUENT: Final = frozenset({MessageReceived, StateChanged, SyscallBlocked, CustomEvent})
-"""Events that callers can cause thousands of times per second. Only the event log gets them: it is fast enough."""
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
 
 
 def discard(event: Event) -> None:
     """Publish an event where nothing subscribes."""
-
-
-@define(eq=False)
-class Events:
-    """Delivers each event to the event ``log``, then to each subscriber, in the order of publication.
-
-    Events of the types in :data:`FREQUENT` go to the log alone.
-
-    A subscriber is a function that must not wait. One that works later needs a bounded queue of its own, and decides
-    what happens when it is full.
-    """
-
-    subscribers: Sequence[Subscriber] = ()
-    log: Subscriber = discard
-    _pending: deque[Event] = field(factory=deque)  # the first one is being delivered
-
-    def publish(self, event: Event) -> None:
-        """Call all subscribers. Never waits and never raises: a subscriber's exception is logged as an internal error.
-
-        An event that a subscriber publishes is delivered after the present one, so all subscribers see the same order.
-        """
-        self._pending.append(event)
-        if len(self._pending) > 1:
-            return
-        while self._pending:
-            event = self._pending[0]
-            for subscriber in (self.log,) if type(event) in FREQUENT else (self.log, *self.subscribers):
-                try:
-                    subscriber(event)
-                except Exception as bug:
-                    internal(bug, f"a subscriber of {type(event).__name__}")
-            self._pending.popleft()

@@ -11,8 +11,7 @@ from typing import IO, Any
 
 from tests.support import fork_server
 from tests.support.fork_server import Forked
-
-PATIENCE = 60.0  # seconds until what must come has come
+from tests.support.wire import PATIENCE
 
 
 class Output:

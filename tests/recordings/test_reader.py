@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agentos.private_files import hold_directory
-from agentos.recordings.format import CALLS, MANIFEST, MAX_LINE_BYTES, Life, encode_line
-from agentos.recordings.reader import KEPT_QUESTIONS, MAX_MESSAGES, BadRecording, read_recording
+from agentos.recordings.format import CALLS, MANIFEST, MAX_LINE_BYTES, MAX_MESSAGES, Life, encode_line
+from agentos.recordings.reader import KEPT_QUESTIONS, BadRecording, read_recording
 
 from .written import LIFE, line, write_file, write_recording
 

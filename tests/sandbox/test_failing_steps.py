@@ -12,15 +12,15 @@ from attrs import frozen
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import SandboxError, StepFailed
-from agentos.sandbox.filters import bpf, seccomp
-from agentos.sandbox.filters.seccomp import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
+from agentos.sandbox.filters import bpf, profile
+from agentos.sandbox.filters.profile import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
 from agentos.sandbox.policy import Directory, RootImage
 from agentos.sandbox.start import handshake
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
 from tests.sandbox.jail import Belongings, a_plan
 
-NO = seccomp.errno_verdict(errno.EPERM)
+NO = profile.errno_verdict(errno.EPERM)
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_DUMPABLE = 38, 22, 4
 
 
@@ -201,7 +201,7 @@ async def test_a_message_that_cant_be_read_is_an_error() -> None:
 
 async def test_a_process_that_is_killed_on_the_way_is_an_error(spawner: Spawner) -> None:
     before = Belongings.now()
-    kill = bpf.pack(compile_filter(Profile("kill", {"pivot_root": seccomp.KILL_PROCESS}, ALLOW), os.uname().machine))
+    kill = bpf.pack(compile_filter(Profile("kill", {"pivot_root": profile.KILL_PROCESS}, ALLOW), os.uname().machine))
     steps = a_plan("/bin/true")
     place = [type(step) for step in steps].index(s.SwitchRoot)
 

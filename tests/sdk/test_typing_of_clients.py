@@ -65,7 +65,7 @@ def test_mypy_sees_the_parameters_and_results_of_both_clients(tmp_path: Path) ->
         env={"MYPYPATH": str(ROOT / "sdk"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=10 * PATIENCE,
+        timeout=4 * PATIENCE,
         check=False,
     )
 

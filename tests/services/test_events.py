@@ -2,7 +2,8 @@
 
 import pytest
 
-from agentos.services.events import AgentPaused, AgentResumed, Event, Events, KernelStarted, MessageReceived
+from agentos.services.events import AgentPaused, AgentResumed, Event, KernelStarted, MessageReceived
+from agentos.services.publisher import Events
 
 PAUSED, RESUMED = AgentPaused(1, "a"), AgentResumed(1, "a")
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from agentos.shell.reader import MAX_LENGTH, parse_text, parse_words
 from agentos.shell.reading import Command, Commands, Opaque, Redirect
 from tests.support.runs.rows import each_row
-from tests.support.wire import PATIENCE
 
 from .texts import PIECES
 
@@ -289,4 +288,4 @@ def test_no_text_takes_long(piece: str) -> None:
 
     parse_text(piece * (MAX_LENGTH // len(piece.encode())))
 
-    assert time.process_time() - begun < PATIENCE
+    assert time.process_time() - begun < 60

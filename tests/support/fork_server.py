@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
 import json
 import os
@@ -50,6 +51,12 @@ PRELOADED = (
     "importlib.readers",
     "tests.tools.crippled",
 )
+# What a kernel imports because its configuration has these words: the first such kernel pays for the others.
+WANTED = {
+    "[mcp.servers": "agentos.mcp.connection.client",
+    "openai_endpoint = true": "agentos.gateways.endpoint",
+    "[metrics]": "agentos.telemetry.metrics_endpoint",
+}
 COMMANDS = Path(__file__).parents[2] / "agentos" / "userland" / "cli"  # each imports what it needs when it is called
 # What a new interpreter would read at its start has no effect on a forked one.
 START_VARIABLES = ("PYTHON", "LANG", "LC_", "MALLOC_", "LD_", "COVERAGE_")
@@ -242,6 +249,8 @@ class Server:
                 if not request:
                     self._end()
                 asked = json.loads(request)
+                if not asked["crippled"]:
+                    import_wanted(asked["cwd"])
                 # An interpreter forgets what it was sent before it knows that it is the child: until then signals wait.
                 signal.pthread_sigmask(signal.SIG_BLOCK, ASKED_TO_END)
                 pid = os.fork()
@@ -277,6 +286,18 @@ class Server:
         for pid in self.running:
             os.waitpid(pid, 0)
         os._exit(0)
+
+
+def import_wanted(place: str) -> None:
+    """Import what the configuration in this directory wants."""
+    try:
+        text = Path(place, "agentos.toml").read_text()
+    except (OSError, ValueError):
+        return
+    if missing := {module for words, module in WANTED.items() if words in text} - sys.modules.keys():
+        for name in missing:
+            importlib.import_module(name)
+        gc.freeze()
 
 
 def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> None:
@@ -331,8 +352,6 @@ def leave(status: int) -> None:
 
 
 def main() -> None:
-    import gc
-
     gc.disable()
     for name in (*PRELOADED, *map(module_name, sorted(COMMANDS.rglob("[a-z]*.py")))):
         importlib.import_module(name)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentos.sandbox import plan as p
-from agentos.sandbox.filters import seccomp
-from agentos.sandbox.filters.seccomp import AnyBit, Profile, Refusal, Rule
+from agentos.sandbox.filters import profile
+from agentos.sandbox.filters.profile import AnyBit, Profile, Refusal, Rule
 from agentos.sandbox.inside import identity, libc
 from agentos.sandbox.steps import Clone
 
@@ -75,10 +75,10 @@ def refuse(calls: list[str], namespaces: bool) -> None:
     rules: dict[str, Rule] = {}
     for call in calls:
         name, _, error = call.partition("=")
-        rules[name] = seccomp.errno_verdict(getattr(errno, error))
+        rules[name] = profile.errno_verdict(getattr(errno, error))
     if namespaces:
         rules["clone"] = (Refusal(errno.EPERM, (AnyBit(0, NAMESPACES),)),)
-    program = seccomp.compile_filter(Profile("outer", rules, seccomp.ALLOW), os.uname().machine)
+    program = profile.compile_filter(Profile("outer", rules, profile.ALLOW), os.uname().machine)
     libc.set_seccomp_filter(b"".join(instruction.pack() for instruction in program))
 
 

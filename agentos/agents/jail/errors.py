@@ -1,7 +1,10 @@
 """Why a program could not be started, as an error for the caller: one table for jails and for commands."""
 
+import contextlib
 import errno
 from pathlib import Path
+
+import trio
 
 from agentos.agents.spec import AgentSpec, BadField, HostFault
 from agentos.agents.workspaces.workspace import BadWorkspace
@@ -14,8 +17,10 @@ from agentos.sandbox.policy import BadPolicy
 from agentos.sandbox.report import remedies
 from agentos_sdk.errors import BadRequest, Busy, CallError, IsolationUnavailable, NotFound, QuotaExceeded, Unavailable
 
+from . import layout
 from .interpreters import NoInterpreter
 from .isolation_report import NotIsolated
+from .jail import JailParts
 
 PROGRAM_STEPS = ("Execute", "RunScript")  # the steps that fail if the program itself can't be run
 SOURCE_STEPS = ("OpenSource", "DetachSource", "DetachLayer", "Bind")  # a file that the jail is to have
@@ -137,3 +142,19 @@ def low_limit(failure: StepFailed) -> str | None:
     if failure.errno == errno.ENOMEM or "MemoryError" in failure.text:
         return "memory"
     return "inodes" if failure.errno == errno.ENOSPC and failure.step.startswith(FILLING_STEPS) else None
+
+
+async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailError | None:
+    """The limit that is too low for the program to start, if that is why the start failed."""
+    if parts is None or not parts.agent.spec.jailed or not isinstance(error, SandboxError | OSError):
+        return None
+    group, limits, field = parts.group, layout.limits(parts.agent.spec), None
+    if isinstance(error, StepFailed):
+        field = low_limit(error)
+    elif group is not None and not isinstance(error, ZygoteDied):
+        with trio.CancelScope(shield=True), contextlib.suppress(CgroupError, RuntimeError):  # no thread can be started
+            counted = await trio.to_thread.run_sync(group.evidence)
+            field = "memory" if counted.out_of_memory or counted.killed_above else None
+    if field is None:
+        return None
+    return JailError(f"limits.{field}: {getattr(limits, field)} is too little to begin with ({error})", BadRequest)

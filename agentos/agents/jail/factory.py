@@ -22,7 +22,6 @@ from agentos.images.store import Images, Opened
 from agentos.sandbox.cgroups import lifetime, v1, v2
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
-from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.host import Host
 from agentos.sandbox.host_ids import STORE_IDS, HostIdPool, first_of_block
 from agentos.sandbox.plan import plan_sandbox, plan_unjailed
@@ -37,11 +36,9 @@ from agentos.sandbox.steps import Join, RunScript, Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
 from agentos.threads import run_in_thread
-from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import HostIds
 
 from . import errors, guards, layout
-from .errors import JailError
 from .interpreters import interpreter
 from .isolation_report import Layers, NotIsolated, Walls, describe_no_overlay, judge, lacking
 from .jail import Connect, Jail, JailOwner, JailParts, KernelAddress, lineage
@@ -127,7 +124,7 @@ class Jails:
                 self._living[lineage(agent)] = jail
                 await self._watch(parts, jail)
             except tuple(errors.START_ERRORS) as error:
-                raise await explain_low_limit(parts, error) or errors.explain(error, agent.spec) from None
+                raise await errors.explain_low_limit(parts, error) or errors.explain(error, agent.spec) from None
             yield jail
 
     @property
@@ -383,22 +380,6 @@ def _tell(agent: JailOwner, sentences: Iterable[str]) -> None:
     for sentence in sentences:
         agent.output.add("kernel", sentence)
         log.warning("%s: %s", agent.name, sentence)
-
-
-async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailError | None:
-    """The limit that is too low for the program to start, if that is why the start failed."""
-    if parts is None or not parts.agent.spec.jailed or not isinstance(error, SandboxError | OSError):
-        return None
-    group, limits, field = parts.group, layout.limits(parts.agent.spec), None
-    if isinstance(error, StepFailed):
-        field = errors.low_limit(error)
-    elif group is not None and not isinstance(error, ZygoteDied):
-        with trio.CancelScope(shield=True), contextlib.suppress(CgroupError, RuntimeError):  # no thread can be started
-            counted = await trio.to_thread.run_sync(group.evidence)
-            field = "memory" if counted.out_of_memory or counted.killed_above else None
-    if field is None:
-        return None
-    return JailError(f"limits.{field}: {getattr(limits, field)} is too little to begin with ({error})", BadRequest)
 
 
 async def remove_group(parts: JailParts) -> None:

@@ -33,7 +33,7 @@ from agentos.sandbox.files.root_files import (
     list_runtime_files,
 )
 from agentos.sandbox.files.sub_ids import read_sub_ids
-from agentos.sandbox.filters import landlock, seccomp
+from agentos.sandbox.filters import landlock, profile, seccomp
 from agentos.sandbox.host import Host
 from agentos.sandbox.policy import Interpreter, Overlay, Policy, Program, RootImage
 from agentos.sandbox.start.spawner import Spawner
@@ -221,8 +221,8 @@ def _untried_layers(host: Host) -> Mapping[str, Finding]:
     absent = {}
     if not host.cgroup_namespace:
         absent["cgroup_ns"] = Finding(False, "there is no /proc/self/ns/cgroup", asked=False)
-    if host.architecture not in seccomp.ARCHITECTURES:
-        known = ", ".join(seccomp.ARCHITECTURES)
+    if host.architecture not in profile.ARCHITECTURES:
+        known = ", ".join(profile.ARCHITECTURES)
         absent["seccomp"] = Finding(False, f"there are filters for {known}, and none for {host.architecture}")
     if host.interpreter is not None and (why := interpreter_prefixes.explain_unfit(host.interpreter)) is not None:
         absent["root"] = Finding(False, why, interpreter_prefixes.REMEDY)
@@ -289,7 +289,7 @@ def _minimal_root_steps(host: Host) -> Sequence[Step]:
 
 
 def _seccomp_steps(host: Host) -> Sequence[Step]:
-    known = host.architecture in seccomp.ARCHITECTURES
+    known = host.architecture in profile.ARCHITECTURES
     return (s.Seccomp(seccomp.filter_bytes("standard", host.architecture).hex()),) if known else ()
 
 

@@ -9,9 +9,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from pathlib import Path
-from typing import Literal
 from weakref import WeakValueDictionary
 
 import trio
@@ -22,21 +20,17 @@ from agentos_sdk.values import HostIds
 
 from . import beneath, changes, commits, obeyed, run, text
 from .changes import Change
+from .choice import Wanted, add_needed, build_steps, check_choice, choose
 from .commits import Commits
-from .run import CannotApply, Look, Run, Step
+from .run import CannotApply, Run
 from .store import KEPT_RUNS, BadLayer, Record, Snapshot, Store, drop_layers
 
-Side = Literal["ours", "theirs"]
 Left = Mapping[str, str]
 """Why something wasn't done, by path."""
 
 
 class NoOverlay(Exception):
     """There is no overlay of this name, or no apply that could be undone; the text says which."""
-
-
-class BadChoice(Exception):
-    """What was chosen for a conflict, or named, isn't among the changes; the text says which."""
 
 
 class Changed(Exception):
@@ -66,18 +60,6 @@ class Outcome(Struct, frozen=True):
     id: str
     paths: Sequence[str]
     left: Left
-
-
-class Wanted(Struct, frozen=True):
-    """Which changes to apply: at and below ``paths`` (all if there are none), obeyed names that ``also`` names.
-
-    ``resolve`` decides conflicts: the agent's version (``ours``), or the host's (``theirs``).
-    """
-
-    digest: str
-    paths: Sequence[str] = ()
-    also: Sequence[str] = ()
-    resolve: Mapping[str, Side] = {}
 
 
 class Overlays:
@@ -293,12 +275,12 @@ class Overlays:
         shown = [*changes.select(everything, wanted.paths)]
         if changes.compute_digest(shown) != wanted.digest:
             raise Changed("the changes aren't those that were shown: look at them again")
-        _check_choice(shown, wanted)
-        chosen, left = _choose(shown, wanted)
+        check_choice(shown, wanted)
+        chosen, left = choose(shown, wanted)
         for change in shown:
             if wanted.resolve.get(change.path) == "theirs":
                 record.declined[change.path] = change.identity
-        done = Run(secrets.token_hex(8), record.directory, build_steps(_with_needed(chosen, everything)))
+        done = Run(secrets.token_hex(8), record.directory, build_steps(add_needed(chosen, everything)))
         if done.steps:
             with self._open_both(name, record) as (layers, _):
                 self._perform(name, record, done, layers)
@@ -340,66 +322,3 @@ class Overlays:
             if done is not None or wanted.phase == "staging":  # otherwise the record stays, to finish it by
                 self.store.end_run(name, record, done)
                 self.store.sweep(name)
-
-
-def _check_choice(shown: Sequence[Change], wanted: Wanted) -> None:
-    paths, named = {change.path for change in shown}, [change for change in shown if change.root]
-    if missing := sorted(wanted.resolve.keys() - paths):
-        raise BadChoice(f"resolve: {missing[0]} is not among the changes")
-    for also in wanted.also:
-        if not any(obeyed.is_named(change.path, change.root, also) for change in named):
-            raise BadChoice(f"also: {also} is no name among the changes that has to be named")
-
-
-def _choose(shown: Sequence[Change], wanted: Wanted) -> tuple[list[Change], dict[str, str]]:
-    """The changes to apply, and why each of the others is left; those that were declined are neither."""
-    chosen: list[Change] = []
-    left: dict[str, str] = {}
-    for change in shown:
-        side = wanted.resolve.get(change.path)
-        if side == "theirs":
-            continue
-        if change.blocked:
-            left[change.shown_path] = f"{change.blocked}: it is never applied"
-        elif change.root and not any(obeyed.is_named(change.path, change.root, also) for also in wanted.also):
-            left[change.path] = f"{change.obeyed}: it is applied with --also {change.root}"
-        elif change.conflict and side != "ours":
-            left[change.path] = f"{change.conflict}: --ours applies the agent's, --theirs keeps the host's"
-        else:
-            chosen.append(change)
-    return chosen, left
-
-
-def _with_needed(chosen: Sequence[Change], everything: Sequence[Change]) -> list[Change]:
-    """The changes, with the objects of git that refs among them need, and the new directories that all these are in."""
-    made = {change.path: change for change in everything if change.what == "created" and change.kind == "directory"}
-    of_refs = {change.root for change in chosen if obeyed.is_ref(change.path)}
-    found = {change.path: change for change in chosen}
-    found |= {one.path: one for one in everything if one.root in of_refs and obeyed.is_in_objects(one.path)}
-    for change in [*found.values()]:
-        path = change.path
-        while path := path.rpartition("/")[0]:
-            if path in made:
-                found.setdefault(path, made[path])
-    return sorted(found.values(), key=lambda change: change.path)
-
-
-def build_steps(chosen: Sequence[Change]) -> list[Step]:
-    """The steps that make these changes, which are sorted by path: removals, children first; then the others."""
-    steps = [
-        Step("rmdir" if change.kind == "directory" else "remove", change.path, change.under)
-        for change in reversed(chosen)
-        if change.what == "deleted"
-    ]
-    for change in chosen:
-        look = Look(change.mode, change.mtime, target=change.content if change.kind == "link" else "")
-        step = partial(Step, path=change.path, expected=change.under, look=look)
-        if change.what == "deleted":
-            continue
-        if change.kind == "directory":
-            steps.append(step("chmod" if change.what == "changed" else "mkdir"))
-        elif change.kind == "link":
-            steps.append(step("put"))
-        else:
-            steps.append(step("put", source=change.path, content=change.content))
-    return steps

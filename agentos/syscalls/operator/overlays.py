@@ -20,7 +20,8 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.services.snapshots.changes import Change, TooManyChanges
-from agentos.services.snapshots.overlays import BadChoice, Changed, NoOverlay, Overlays, Wanted
+from agentos.services.snapshots.choice import BadChoice, Wanted
+from agentos.services.snapshots.overlays import Changed, NoOverlay, Overlays
 from agentos.services.snapshots.run import CannotApply
 from agentos.services.snapshots.snapshots import Taken
 from agentos.services.snapshots.store import BadLayer

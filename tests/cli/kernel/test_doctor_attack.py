@@ -21,7 +21,7 @@ def doctor(*options: str, **env: str) -> Result:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=10 * PATIENCE,
+        timeout=4 * PATIENCE,
         check=False,
     )
 

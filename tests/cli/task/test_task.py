@@ -162,7 +162,7 @@ def test_a_task_that_forges_its_end_is_listed_by_its_own_name(agentos: Agentos) 
 
 
 def test_a_forged_use_enlarges_no_budget_beyond_twice_what_it_was(agentos: Agentos, kernel: Kernel) -> None:
-    agentos("task", "Forge a result", "--budget", "tokens=20000")
+    agentos("task", "Forge a result that used much", "--budget", "tokens=20000")
     name = json.loads(agentos("tasks", "--json").stdout)[0]["name"]
 
     agentos("task", "--resume", name, "Fly", "--budget", "tokens=1000")

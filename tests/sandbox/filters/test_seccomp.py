@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.sandbox.filters import bpf, seccomp
+from agentos.sandbox.filters import bpf, profile, seccomp
 from agentos.sandbox.filters.bpf import SyscallData
-from agentos.sandbox.filters.seccomp import ALLOW, ARCHITECTURES, KILL_PROCESS, Profile, build_filter, errno_verdict
+from agentos.sandbox.filters.profile import ALLOW, ARCHITECTURES, KILL_PROCESS, Profile, errno_verdict
+from agentos.sandbox.filters.seccomp import build_filter
 from agentos.sandbox.filters.syscall_numbers import NUMBERS
 
 HERE = os.uname().machine
@@ -293,7 +294,7 @@ def test_the_bytes_are_those_of_the_filter(profile: str) -> None:
 
 def test_a_rule_for_a_call_that_no_architecture_has_is_refused() -> None:
     with pytest.raises(ValueError, match="opennat"):
-        seccomp.compile_filter(Profile("mine", {"opennat": ALLOW}, ALLOW), "x86_64")
+        profile.compile_filter(Profile("mine", {"opennat": ALLOW}, ALLOW), "x86_64")
 
 
 def test_an_unknown_profile_or_architecture_is_refused() -> None:

@@ -18,7 +18,7 @@ import trio
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
-from agentos.sandbox.filters.seccomp import OneOf, Refusal, Rule
+from agentos.sandbox.filters.profile import OneOf, Refusal, Rule
 from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import BadPolicy, Interpreter, Policy, Program
 from agentos.sandbox.report import probe, walls

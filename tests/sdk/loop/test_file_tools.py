@@ -10,7 +10,6 @@ import pytest
 from agentos_sdk.loop.tools import file_tools, search_program
 from agentos_sdk.loop.tools.file_tools import READ_FILE, plan_edit, search_files
 from agentos_sdk.loop.tools.tools import Plan, ToolError
-from tests.support.wire import PATIENCE
 
 
 def planned(text: str | bytes, **arguments: Any) -> Plan:
@@ -36,7 +35,7 @@ def test_an_ambiguous_piece_of_a_large_file_is_refused_at_once() -> None:
     with pytest.raises(ToolError, match=r"contains it 1000000 times, in lines 1, 2, 3.*, 10:"):
         planned("a\n" * 1_000_000, old_text="a", new_text="b")
 
-    assert time.process_time() - began < PATIENCE  # counting lines up to each occurrence takes longer
+    assert time.process_time() - began < 60  # counting lines up to each occurrence takes longer
 
 
 def test_line_breaks_of_windows_stay() -> None:

@@ -10,7 +10,8 @@ import pytest
 from attrs import define
 
 from agentos.services.snapshots import beneath
-from agentos.services.snapshots.overlays import Diff, Outcome, Overlays, Wanted
+from agentos.services.snapshots.choice import Wanted
+from agentos.services.snapshots.overlays import Diff, Outcome, Overlays
 from agentos_sdk.values import HostIds
 
 ROOT = os.geteuid() == 0

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from agentos.services.snapshots.overlays import Outcome, Overlays, Wanted
+from agentos.services.snapshots.choice import Wanted
+from agentos.services.snapshots.overlays import Outcome, Overlays
 
 from .conftest import AGENT, Overlaid, Tree, fill, read_tree
 from .test_apply import change_much

@@ -13,7 +13,8 @@ import trio
 
 from agentos.agents.workspaces.workspace import Workspaces
 from agentos.services.snapshots import beneath, changes, run
-from agentos.services.snapshots.overlays import BadChoice, Changed, NoOverlay, Wanted
+from agentos.services.snapshots.choice import BadChoice, Wanted
+from agentos.services.snapshots.overlays import Changed, NoOverlay
 from agentos.services.snapshots.run import CHANGED_BY_AGENT, LATE, CannotApply
 from agentos.services.snapshots.store import BadLayer
 from tests.support.mounts import small_disk

@@ -12,6 +12,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, marked, until
+from tests.support.runs.rounds import rounds
 from tests.system.agents import RELAY, write
 
 AGENT = '\n[[{path}]]\nname = "{name}"\ncommand = ["sleep", "1000"]\n'
@@ -31,12 +32,12 @@ def tree() -> str:
     return text
 
 
-def meddle(kernel: Kernel, seed: int, rounds: int) -> None:
+def meddle(kernel: Kernel, seed: int, deeds: int) -> None:
     """One client that does what comes to its mind."""
     chance = random.Random(seed)
     script = str(kernel.place / "relay.py")
     with kernel.client() as client:
-        for number in range(rounds):
+        for number in range(deeds):
             agents = client.list_agents(all=True)
             victim = chance.choice(agents)["id"]
             match chance.randrange(8):
@@ -59,7 +60,7 @@ def meddle(kernel: Kernel, seed: int, rounds: int) -> None:
                     client.resume(agent_id=victim)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, rounds(1) + 1))
 def test_the_books_stay_right_whatever_is_done(own_kernel: OwnKernel, seed: int) -> None:
     kernel = own_kernel(tree())
     write(kernel, "relay.py", RELAY)

@@ -19,7 +19,7 @@ from tests.docs.blocks import ROOT
 from tests.support.kernel import environment, until
 from tests.support.wire import PATIENCE
 
-LONGEST = 10 * PATIENCE  # for what takes seconds of CPU time
+LONGEST = 2 * PATIENCE  # for what takes seconds of CPU time
 BUILD = "import sys, hatchling.build as build; print(getattr(build, sys.argv[1])(sys.argv[2]))"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

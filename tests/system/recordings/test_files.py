@@ -25,6 +25,13 @@ record = true
 workspace = {{ path = "{place}/project", mode = "overlay" }}
 
 [[agents]]
+name = "moved"
+script = "{place}/coder.py"
+restart = "temporary"
+record = true
+workspace = {{ path = "{place}/moved", mode = "overlay" }}
+
+[[agents]]
 name = "direct"
 script = "{place}/coder.py"
 restart = "temporary"
@@ -94,8 +101,8 @@ with AgentOSClient() as me:
 class Recorded:
     """A kernel whose agents have recorded lives: two of the one with an overlay."""
 
-    def __init__(self, kernel: Kernel, project: Path) -> None:
-        self.kernel, self.project = kernel, project
+    def __init__(self, kernel: Kernel, place: Path) -> None:
+        self.kernel, self.place = kernel, place
 
     def path(self, name: str) -> Path:
         return self.kernel.state_dir / "recordings" / f"{name}.recording" / "recording.json"
@@ -122,7 +129,7 @@ def recorded(kernels: None) -> Iterator[Recorded]:
     with tempfile.TemporaryDirectory(prefix="aos-work-", dir="/tmp") as made:
         place = Path(made)
         let_in(place, place)
-        for name in ("project", "own"):
+        for name in ("project", "moved", "own"):
             (place / name).mkdir()
             (place / name / "a.txt").write_text("of the host")
             (place / name).chmod(0o777)
@@ -131,12 +138,13 @@ def recorded(kernels: None) -> Iterator[Recorded]:
         (place / "coder.py").write_text(CODER)
         (place / "runner.py").write_text(RUNNER)
         with running(TOML.format(place=place)) as kernel:
-            found = Recorded(kernel, place / "project")
+            found = Recorded(kernel, place)
             with kernel.client() as client:
-                for name in ("coder", "direct", "bare", "runner"):
+                for name in ("coder", "moved", "direct", "bare", "runner"):
                     in_state(client, name, "exited")
                 up(client.start("coder"))
                 found.life("coder-2")
+                found.life("moved-1")
                 found.life("direct-1")
                 found.life("bare-1")
                 found.life("runner-1")
@@ -158,12 +166,9 @@ def test_each_life_begins_again_with_the_files_that_it_began_with(recorded: Reco
 
 
 def test_a_directory_that_has_changed_since_is_named(recorded: Recorded) -> None:
-    (recorded.project / "later").write_text("later")
-    try:
-        with recorded.kernel.client() as client:
-            found, seen = recorded.replay(client, "coder-1")
-    finally:
-        (recorded.project / "later").unlink()
+    (recorded.place / "moved" / "later").write_text("later")
+    with recorded.kernel.client() as client:
+        found, seen = recorded.replay(client, "moved-1")
 
     assert found["verdict"] == "identical"
     assert "later" in seen[0]
@@ -226,11 +231,12 @@ def test_a_live_part_begins_with_files_keys_and_mail_as_they_were_there(recorded
 def test_files_of_a_recording_go_with_it(recorded: Recorded) -> None:
     kernel = recorded.kernel
     kept = kernel.state_dir / "snapshots"
-    number = recorded.life("coder-1")["start"].partition("@")[2]
-    assert (kept / number / "record.json").exists()
     with kernel.client() as client:
+        up(client.start("coder"))  # a life that no other test looks at
+        number = recorded.life("coder-3")["start"].partition("@")[2]
+        assert (kept / number / "record.json").exists()
         assert up(client.snapshots("coder"))["snapshots"] == []
-        words = ["recordings", "rm", "coder-1", "runner-1", "--state-dir", str(kernel.state_dir)]
+        words = ["recordings", "rm", "coder-3", "--state-dir", str(kernel.state_dir)]
         assert run_agentos(words, kernel.place, environment(kernel.place)).returncode == 0
         up(client.start("coder"))
 

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import frozen
 
 from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
@@ -15,15 +16,25 @@ from tests.support.kernel import Kernel, running
 from tests.support.servers.http_server import HttpServer, http_server, response
 from tests.support.servers.npm import need_packages
 from tests.support.wire import PATIENCE
+from tests.userland.mcp.transports.http_serving import make_client, served_by_command
 
-PACKAGE = "@modelcontextprotocol/inspector-cli@0.15.0"  # the newest for Debian's Node 20
+PACKAGE = "@modelcontextprotocol/inspector-cli@1.0.3"  # the newest for Debian's Node 20: the Inspector 2 needs 22
 CLI = "node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
+
+
+@frozen
+class Server:
+    """How the Inspector's command line is told of a server: ``behind`` comes at its end."""
+
+    target: str
+    options: Sequence[str] = ()
+    behind: Sequence[str] = ()
 
 
 @pytest.fixture(scope="module")
 def inspector(framework: None) -> Path:
     """The directory with the Inspector's command line, installed once into the virtual environment."""
-    return need_packages("inspector", PACKAGE)
+    return need_packages("inspector-1.0.3", PACKAGE)
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +44,27 @@ def site() -> Iterator[HttpServer]:
 
 
 @pytest.fixture(scope="module")
-def command(kernels: None, site: HttpServer) -> Iterator[list[str]]:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with running('[llm]\nprovider = "offline"\n') as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def command(kernel: Kernel, site: HttpServer) -> list[str]:
     """How the Inspector starts our server, for a client that may do all."""
     rights = {"level": "unrestricted", "allow": {"domains": [site.url("/").split("/")[2]]}}
-    with running('[llm]\nprovider = "offline"\n') as kernel:
-        clients.create(kernel.state_dir, ClientEntry("inspector", "stdio", 1000.0, permissions=rights))
-        yield server_words(kernel)
+    clients.create(kernel.state_dir, ClientEntry("inspector", "stdio", 1000.0, permissions=rights))
+    return server_words(kernel)
+
+
+@pytest.fixture(params=["stdio", "http"])
+def server(request: pytest.FixtureRequest, kernel: Kernel, command: list[str]) -> Iterator[Server]:
+    if request.param == "stdio":
+        yield Server(command[0], behind=["--", *command[1:]])
+        return
+    token = make_client(kernel.state_dir, "inspector-http", level="unrestricted")
+    with served_by_command(kernel) as url:
+        yield Server(url, ["--transport", "http", "--header", f"Authorization: Bearer {token}"])
 
 
 def server_words(kernel: Kernel) -> list[str]:
@@ -46,22 +72,23 @@ def server_words(kernel: Kernel) -> list[str]:
     return [sys.executable, "-m", "agentos", "mcp", "--client", "inspector", *kernel_words]
 
 
-def inspect(inspector: Path, command: list[str], *words: str) -> Any:
+def inspect(inspector: Path, server: Server, *words: str) -> Any:
     done = subprocess.run(
-        ["node", str(inspector / CLI), command[0], *words, "--", *command[1:]],
+        ["node", str(inspector / CLI), server.target, *server.options, *words, *server.behind],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
+        cwd=(inspector / CLI).parent,  # it looks for its package.json from there
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
 
-def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, command: list[str]) -> None:
+def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, server: Server) -> None:
     from agentos.userland.mcp.tools import TOOLS
 
-    listed = inspect(inspector, command, "--method", "tools/list")["tools"]
+    listed = inspect(inspector, server, "--method", "tools/list")["tools"]
 
     assert [tool["name"] for tool in listed] == [tool.name for tool in TOOLS]
     for tool in listed:
@@ -69,10 +96,10 @@ def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, command: l
         assert {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"} <= set(tool["annotations"])
 
 
-def test_a_tool_is_called_from_its_command_line(inspector: Path, command: list[str]) -> None:
+def test_a_tool_is_called_from_its_command_line(inspector: Path, server: Server) -> None:
     words = ("--method", "tools/call", "--tool-name", "agentos_exec", "--tool-arg", "command=echo hello")
 
-    done = inspect(inspector, command, *words)
+    done = inspect(inspector, server, *words)
 
     assert done["structuredContent"]["stdout"] == "hello\n"
 

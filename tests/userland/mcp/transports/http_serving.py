@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import warnings
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -39,6 +41,22 @@ async def serving_http(
             )
             yield await receive.receive()
             nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def served_by_command(kernel: Kernel) -> Iterator[str]:
+    """The URL of a server that ``agentos mcp --http`` runs in a process of its own."""
+    words = ["--http", "127.0.0.1:0", "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
+    server = subprocess.Popen([sys.executable, "-m", "agentos", "mcp", *words], stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    try:
+        line = server.stderr.readline()
+        assert "serving MCP at " in line, line + server.stderr.read()
+        yield line.split()[-1]
+    finally:
+        server.terminate()
+        server.wait()
+        server.stderr.close()
 
 
 def make_client(state_dir: Path, name: str, **rights: Any) -> str:

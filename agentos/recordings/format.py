@@ -51,7 +51,8 @@ class Life(Struct, omit_defaults=True):
     empty workspace, and None if that isn't kept; ``no_files`` says why. ``lost``: why what a command has changed isn't
     kept. ``partial``: not its calls from the first one on, or its caller is no agent. ``file_bytes`` are those of all
     its files, with the snapshot's. ``resumed`` is the recording of the life that it goes on with after a crash, of
-    which it had ``answers`` replies. ``hash_seed`` orders the sets of its Python program.
+    which it had ``answers`` replies. ``forked`` is RECORDING@NUMBER, the call before which a fork went live.
+    ``hash_seed`` orders the sets of its Python program.
     """
 
     life: str
@@ -70,6 +71,7 @@ class Life(Struct, omit_defaults=True):
     resumed: str | None = None
     answers: int = 0
     hash_seed: int | None = None
+    forked: str | None = None
 
     def spoil(self, reason: str) -> None:
         """It can't be replayed; the first reason stays."""

@@ -181,6 +181,14 @@ class Recorder:
                 found.resumed, found.answers, found.hash_seed = former, answers, hash_seed
                 self._note_change(recording)
 
+    def note_forked(self, caller: Caller, origin: str) -> None:
+        """The caller's life goes live at ``origin``, which is RECORDING@NUMBER."""
+        life, recordings = self._look_up(caller)
+        for recording in recordings:
+            if (found := recording.lives.get(life)) is not None:
+                found.forked = origin
+                self._note_change(recording)
+
     # -- What is recorded ------------------------------------------------------------------------------------------
 
     def wants(self, number: int) -> bool:

@@ -17,6 +17,7 @@ from agentos.userland.web.links import DIRECTORY, make_link
 from agentos.userland.web.page import Page
 from agentos.userland.web.page_files import PageFiles
 from agentos.userland.web.proof import Opening
+from agentos.userland.web.recordings import Recordings
 from agentos.userland.web.sessions import IDLE_SECONDS, Sessions
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
@@ -71,7 +72,7 @@ async def test_a_page_that_asks_keeps_no_session_and_a_person_does(
     session, tab = entered[0], Asking()
     session.used = before = time.time() - 3600
     feeds = Feeds(connect, RUN, {})
-    page = Page(cast(Any, tab), session, feeds, Dashboard(sessions, feeds, PageFiles.load()))
+    page = Page(cast(Any, tab), session, feeds, Dashboard(sessions, feeds, PageFiles.load(), Recordings(tmp_path)))
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(feeds.serve)

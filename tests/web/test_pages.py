@@ -10,7 +10,7 @@ from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
 from tests.web.chromium import Open, find_chromium, log_in, pages, renew
 
-PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "logs", "audit", "system")
+PAGES = ("overview", "agents", "tree", "trace", "recordings", "model", "approvals", "events", "logs", "audit", "system")
 HOSTILE = "<img src=x onerror=alert(1)>"
 CONFIGURATION = """[dashboard]
 listen = "127.0.0.1:PORT"

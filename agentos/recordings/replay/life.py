@@ -153,9 +153,9 @@ class LifeReplay:
             await trio.sleep_forever()
         assert recorded.reply is not None, "a call without a reply waits"
         if self.repeats_files and do is not None and op in (Op.READ, Op.WRITE):
-            await self._compare_file(op, call, do, recorded.reply)
+            await self._compare_file(op, call, do, recorded)
         if self.put_files is not None and recorded.files:
-            self._add_drift(await self.put_files(call, recorded))
+            self._add_drift(await self.put_files(call, recorded), recorded)
         for chunk in recorded.chunks:
             await call.send(write_body(chunk))
         self._look()
@@ -169,15 +169,19 @@ class LifeReplay:
         assert recorded is not None, "live calls aren't sealed"
         reply = recorded.reply
         if reply is None or reply.get("code") != why.code:
-            await self._diverge(op, f"it was allowed, and is refused now: {why}", ())
+            await self._diverge(op, f"it was allowed, and is refused now: {why}", (), recorded)
 
-    async def _diverge(self, op: Op, why: str, differences: Sequence[Difference]) -> None:
-        """End the agent here: what follows means nothing."""
+    async def _diverge(
+        self, op: Op, why: str, differences: Sequence[Difference], recorded: RecordedCall | None = None
+    ) -> None:
+        """End the agent here: what follows means nothing. ``recorded`` is the call that it should have been."""
         if self.progress.verdict is None:
             self.progress.verdict = "diverged" if self.left else "exhausted"
             number = self.progress.replayed + 1
             said = [f"{self.life}, call {number}, {op.name}: {why}", *describe_differences(differences)]
             self.progress.divergence = "\n".join(said)
+            if recorded is not None:
+                self.progress.note(recorded.begin, "diverged", differences)
         self.over.set()
         await trio.sleep_forever()
 
@@ -191,7 +195,8 @@ class LifeReplay:
             if self._overlaps and not is_over:
                 is_over = await self._hold()
             if not (is_over or self.live.is_set() or (self._edited and self.switch.live)):
-                await self._diverge(op, found.why, found.differences)
+                is_next = found.nearest is not None and found.nearest.begin not in self.progress.made
+                await self._diverge(op, found.why, found.differences, found.nearest if is_next else None)
             await self._pass()
             return None
         if not self.switch.is_before(found.call):
@@ -213,7 +218,8 @@ class LifeReplay:
         else:
             self.left -= 1
             self._note_answered()
-        self._add_drift(found.drift)
+        self.progress.note(found.call.begin, found.how)
+        self._add_drift(found.drift, found.call)
         for mask in found.masks:
             self.progress.masks[mask] = self.progress.masks.get(mask, 0) + 1
         return found.call
@@ -247,9 +253,11 @@ class LifeReplay:
         if deliver is not None:
             deliver(caller)
 
-    def _add_drift(self, found: Sequence[Difference]) -> None:
+    def _add_drift(self, found: Sequence[Difference], recorded: RecordedCall | None = None) -> None:
         room = MAX_DRIFT - len(self.progress.drift)
         self.progress.drift += found[:room]
+        if recorded is not None and found:
+            self.progress.note(recorded.begin, "drifted", found[:room])
         if len(found) > room > 0:
             self.progress.notes.append(f"only the first {MAX_DRIFT} differences are listed")
 
@@ -257,16 +265,17 @@ class LifeReplay:
         described: Json = describe_request(request)
         return self._matcher.find(name, json.loads(self.mark_secrets(encode_line(described))))
 
-    async def _compare_file(self, op: Op, call: Call, do: Callable[[Any], Any], recorded: Json) -> None:
+    async def _compare_file(self, op: Op, call: Call, do: Callable[[Any], Any], recorded: RecordedCall) -> None:
         """Do a READ or WRITE in the agent's own files; what differs is drift, the recorded reply counts."""
-        if op is Op.WRITE and recorded.get("success") is False:
+        reply = recorded.reply or {}
+        if op is Op.WRITE and reply.get("success") is False:
             return
         try:
             done = await do(call)
             body = done if isinstance(done, bytes) else codec.encode(done)
         except CallError as error:
             body = codec.encode({"success": False, "code": error.code})
-        self._add_drift(await run_in_thread(compare_replies, op.name, recorded, body))
+        self._add_drift(await run_in_thread(compare_replies, op.name, reply, body), recorded)
 
     def _look(self) -> None:
         """End the agent if all was asked, and it waits for what the recorded one waited for at its end."""

@@ -11,14 +11,26 @@ State = Literal["IDLE", "RUNNING", "COMPLETED", "ERROR"]
 Verdict = Literal["identical", "drifted", "diverged", "exhausted", "unfinished", "can't"]
 
 
+How = Literal["exact", "masked", "drifted", "diverged"]
+
+
+@define
+class Made:
+    """How a recorded call was made again, and what differs."""
+
+    how: How
+    differences: list[Difference] = field(factory=list)
+
+
 @define
 class Progress:
     """The state of a replay. ``replayed`` and ``skipped`` count recorded calls; ``current`` is their sum.
 
     ``divergence`` says in lines for people which call had no answer or another one, and how it differs. ``drift`` are
     differences that answers were found in spite of; ``masks`` the names of those that made calls equal. ``sealed``
-    counts attempts to reach the network, ``notes`` are sentences about what wasn't compared, and ``recording`` is the
-    directory of the one that is made of it. ``lives``: of several lives, that of each by its name.
+    counts attempts to reach the network, ``made`` has the recorded calls that were made again, by the number of their
+    begin, ``notes`` are sentences about what wasn't compared, and ``recording`` is the directory of the one that is
+    made of it. ``lives``: of several lives, that of each by its name.
     """
 
     total: int = 0
@@ -30,10 +42,17 @@ class Progress:
     error: str | None = None
     drift: list[Difference] = field(factory=list)
     masks: dict[str, int] = field(factory=dict)
+    made: dict[int, Made] = field(factory=dict)
     sealed: int = 0
     notes: list[str] = field(factory=list)
     recording: str | None = None
     lives: "dict[str, Progress]" = field(factory=dict)
+
+    def note(self, number: int, how: How, differences: Sequence[Difference] = ()) -> None:
+        """Note how a recorded call was made again; what differs comes to what is known."""
+        made = self.made.setdefault(number, Made(how))
+        made.how = how
+        made.differences += differences
 
     @property
     def current(self) -> int:

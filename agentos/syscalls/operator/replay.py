@@ -3,7 +3,8 @@
 import os
 import time
 from collections import Counter
-from functools import partial
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import attrs
@@ -20,6 +21,7 @@ from agentos.recordings.commands import CommandFiles
 from agentos.recordings.format import NAME
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.masks import BadMask, read_masks
+from agentos.recordings.matching import Difference
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.agent import SUFFIX as REPLAY_SUFFIX
@@ -48,6 +50,7 @@ from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
 SOURCES = "recording, recording_data, path: expected one of them"
+MAX_MADE = 1000  # calls in one reply
 FORK_FIELDS = ("until", "then", "edits", "model", "hold")
 PATH_FIELDS = ("agent", "code", *FORK_FIELDS)
 OF_PATH = f"{', '.join(PATH_FIELDS)}: expected only with path"
@@ -157,7 +160,13 @@ class ReplayCalls:
         if switch.live:
             own = await run_in_thread(os.path.samefile, recording.path.parent, self.recorder.directory)
             letters = find_letters(found, switch, own)
-            told.deliver = partial(letters.put, self.callers.mail)
+            origin = f"{recording.manifest.name}@{switch.until}"
+
+            def go_live(caller: Caller) -> None:
+                letters.put(self.callers.mail, caller)
+                self.recorder.note_forked(caller, origin)
+
+            told.deliver = go_live
             told.progress.notes += letters.notes
             kept = await self.snapshots.read_keys(start) if start is not None else []
             keys = ScratchKeys(self.snapshots.kept.state, build_keys(kept, found, switch, time.time()))
@@ -188,12 +197,13 @@ class ReplayCalls:
                 entries_skipped=now.skipped,
                 divergence=now.divergence,
                 error=now.error,
-                drift=list_drift(now),
+                drift=_list_drift(now.drift),
                 masks=dict(now.masks),
                 sealed=now.sealed,
                 notes=list(now.notes),
                 recording=now.recording,
                 lives=[describe_life(life, one) for life, one in now.lives.items()],
+                calls=_list_made(now) if request.calls else None,
             )
 
         return Prepared((Right("replay_status"),), act, about="")
@@ -217,21 +227,26 @@ def describe_life(life: str, now: Progress) -> calls.LifeProgress:
         entries_skipped=now.skipped,
         divergence=now.divergence,
         error=now.error,
-        drift=list_drift(now),
+        drift=_list_drift(now.drift),
         masks=dict(now.masks),
         sealed=now.sealed,
         notes=list(now.notes),
     )
 
 
-def list_drift(now: Progress) -> list[calls.Drift]:
-    return [calls.Drift(**attrs.asdict(one)) for one in now.drift]
-
-
 def count_calls(recording: Recording) -> Counter[str]:
     """How many calls each life has. Reads the file."""
     check_size(recording)
     return Counter(call.life for call in recording.calls())
+
+
+def _list_made(progress: Progress) -> list[calls.ReplayedCall]:
+    last = [*islice(reversed(progress.made.items()), MAX_MADE)]
+    return [calls.ReplayedCall(n=n, how=one.how, differences=_list_drift(one.differences)) for n, one in last[::-1]]
+
+
+def _list_drift(found: Sequence[Difference]) -> list[calls.Drift]:
+    return [calls.Drift(**attrs.asdict(one)) for one in found]
 
 
 def syscalls(

@@ -1,1 +1,1 @@
-"""The dashboard: pages of the running kernel, served by the kernel's process; everything on them is a system call."""
+"""The dashboard: pages of the running kernel, served by its process; what they do are system calls."""

@@ -24,6 +24,7 @@ from .guard import Guard
 from .page import Page
 from .page_files import PageFiles
 from .proof import decode_opening, decode_proof
+from .recordings import PageAskAgain, PageRecordings, Recordings
 from .sessions import Session, Sessions
 
 MAX_PAGES = 16  # one of another role makes room for the operator's
@@ -37,6 +38,7 @@ class Dashboard:
     sessions: Sessions
     feeds: Feeds
     files: PageFiles
+    recordings: Recordings
     _one_thread: Limiter = field(factory=partial(Limiter, 1))  # uses the sessions at a time
     _pages: set[Page] = field(factory=set)
 
@@ -72,6 +74,12 @@ class Dashboard:
         """Note that a person uses a session."""
         session.use()
         await run_in_thread(self.sessions.note_uses, limiter=self._one_thread)
+
+    async def read_recordings(self, session: Session, asked: PageRecordings) -> bytes:
+        return await self.recordings.answer(session.role, asked)
+
+    async def build_question(self, session: Session, asked: PageAskAgain) -> bytes:
+        return await self.recordings.build(session.role, asked)
 
     async def serve_feed(self, socket: WebSocket) -> None:
         await socket.accept()  # of a connection that was refused before a browser wouldn't tell the page why

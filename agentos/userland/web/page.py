@@ -13,9 +13,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from agentos.threads import run_in_thread
 from agentos_sdk.client import Kernel
 from agentos_sdk.clients.streams import Stream
-from agentos_sdk.errors import CallError
+from agentos_sdk.errors import BadRequest, CallError
 from agentos_sdk.opcodes import Op
 
+from .recordings import PageAskAgain, PageRecordings
 from .sessions import Session
 
 if TYPE_CHECKING:
@@ -60,15 +61,17 @@ class PageUse(msgspec.Struct, tag="use", forbid_unknown_fields=True):
     """A person uses the page: a key, a click. All other messages may be the page's own, which asks again by itself."""
 
 
-decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions | PageUse).decode
+decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions | PageUse | PageRecordings | PageAskAgain).decode
 
 
 class Browsers(Protocol):
-    """The browsers that are logged in."""
+    """The browsers that are logged in, and what all of their pages read."""
 
     async def use(self, session: Session) -> None: ...
     async def revoke(self, number: str) -> bool: ...
     async def list_links(self) -> list[dict[str, object]]: ...
+    async def read_recordings(self, session: Session, asked: PageRecordings) -> bytes: ...
+    async def build_question(self, session: Session, asked: PageAskAgain) -> bytes: ...
 
 
 class RawStream(Stream[bytes]):
@@ -221,15 +224,11 @@ class Page:
                 self._calls[message.id] = trio.CancelScope()
                 nursery.start_soon(self._call, kernel, message)
 
-    async def _call(self, kernel: Kernel, message: PageCall) -> None:
+    async def _call(self, kernel: Kernel, message: PageCall | PageRecordings | PageAskAgain) -> None:
         try:
             with self._calls[message.id]:
-                op = Op.__members__.get(message.call)
-                if op is None or op in NOT_FOR_PAGES:
-                    await self._reply(_error(message.id, "bad_request", f"call: a page can't make {message.call!r}"))
-                    return
                 try:
-                    reply = await self._exchange(kernel, op, message)
+                    reply = await self._answer(kernel, message)
                 except CallError as error:
                     await self._reply(_error(message.id, error.code, str(error)))
                     return
@@ -240,6 +239,16 @@ class Page:
                     await self._reply(b'{"id":%d,"reply":%s}' % (message.id, reply or b"null"))
         finally:
             del self._calls[message.id]
+
+    async def _answer(self, kernel: Kernel, message: PageCall | PageRecordings | PageAskAgain) -> bytes:
+        if isinstance(message, PageRecordings):
+            return await self.browsers.read_recordings(self.session, message)
+        if isinstance(message, PageAskAgain):
+            return await kernel.exchange(Op.THINK, await self.browsers.build_question(self.session, message))
+        op = Op.__members__.get(message.call)
+        if op is None or op in NOT_FOR_PAGES:
+            raise BadRequest(f"call: a page can't make {message.call!r}")
+        return await self._exchange(kernel, op, message)
 
     async def _exchange(self, kernel: Kernel, op: Op, message: PageCall) -> bytes:
         if not message.stream:

@@ -23,6 +23,7 @@ from .feed import Feeds
 from .guard import name_run
 from .links import DIRECTORY, make_link, publish_url
 from .page_files import PageFiles
+from .recordings import Recordings
 from .sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ class Program:
                 log.error("there is no dashboard: %s", describe_error(error, self.state_dir / DIRECTORY))
                 return
             feeds = Feeds(host.connect, run, checks(self.state_dir))
-            dashboard = Dashboard(sessions, feeds, files)
+            dashboard = Dashboard(sessions, feeds, files, Recordings(self.state_dir.absolute() / "recordings"))
             app = dashboard.build([*self.options.allowed_hosts, address])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(feeds.serve)

@@ -527,8 +527,11 @@ class Calls:
         """
         return self._make_call(0x73, locals())
 
-    def replay_status(self, name: str | None = None) -> Reply:
-        """How far a replay is, by its agent's ``name`` or the last one, and what it has found. The operator alone."""
+    def replay_status(self, name: str | None = None, *, calls: bool | None = None) -> Reply:
+        """How far a replay is, by its agent's ``name`` or the last one, and what it has found. The operator alone.
+
+        With ``calls``, also what was found of each recorded call.
+        """
         return self._make_call(0x74, locals())
 
     def replay_stop(self, name: str | None = None) -> Reply:

@@ -6,8 +6,8 @@ import pytest
 
 from agentos.access.think_request import parse_think
 from agentos.llm.cassettes.recorded_question import record_question
-from agentos.userland.cli.common import Failed
-from agentos.userland.cli.recordings.ask import build_question, describe
+from agentos.userland.cli.recordings.ask import describe
+from agentos.userland.recordings.questions import CantAsk, build_question
 from agentos_sdk.encoding import codec
 
 CALL = {"id": "c1", "name": "read", "arguments": {"path": "a"}}
@@ -44,7 +44,7 @@ def test_what_think_does_not_have_is_named() -> None:
     [({"embed": True}, "vectors"), ({"messages": [{"role": "user", "images": [{"sha256": "0"}]}]}, "images")],
 )
 def test_a_question_that_can_not_be_asked_says_why(more: dict[str, Any], said: str) -> None:
-    with pytest.raises(Failed, match=said):
+    with pytest.raises(CantAsk, match=said):
         build_question({**RECORDED, **more})
 
 

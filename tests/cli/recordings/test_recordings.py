@@ -8,7 +8,8 @@ import pytest
 from agentos.llm.cassettes.recorded_question import MASKS
 from agentos.recordings.format import Life, Manifest
 from agentos.recordings.reader import read_recording
-from agentos.userland.cli.recordings.recordings import describe_end, show_recording
+from agentos.userland.cli.recordings.recordings import show_recording
+from agentos.userland.recordings.calls import describe_end
 from tests.recordings.written import line, write_recording
 from tests.support.runs.rows import each_row
 

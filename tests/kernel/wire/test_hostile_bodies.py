@@ -202,7 +202,7 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
         ["recording", "recording_data", "path", "agent", "code", "until", "then", "edits", "model", "hold"],
         b'"recording": "["',
     ),
-    REPLAY_STATUS: (["name"], b""),
+    REPLAY_STATUS: (["name", "calls"], b""),
     REPLAY_STOP: (["name"], b""),
     EXPORT: (["name", "include", "stream"], b'"name": "nowhere"'),
     IMPORT: (["path", "as"], b'"path": "/nowhere/x"'),

@@ -10,6 +10,7 @@ import trio.testing
 from agentos.userland.web.app import PROOF_SECONDS, Dashboard
 from agentos.userland.web.page_files import PageFiles
 from agentos.userland.web.proof import Opening
+from agentos.userland.web.recordings import Recordings
 from agentos.userland.web.sessions import Sessions
 from tests.support.kernel import Kernel
 from tests.web.conftest import Browser, Tab, browser_of
@@ -116,7 +117,9 @@ class Silent:
 
 
 async def test_a_page_that_proves_nothing_in_time_is_closed(autojump_clock: object, tmp_path: Path) -> None:
-    dashboard = Dashboard(Sessions.load(tmp_path, "0123456789abcdef", ""), cast(Any, None), PageFiles.load())
+    dashboard = Dashboard(
+        Sessions.load(tmp_path, "0123456789abcdef", ""), cast(Any, None), PageFiles.load(), Recordings(tmp_path)
+    )
     tab, began = Silent(), trio.current_time()
 
     await dashboard.serve_feed(cast(Any, tab))

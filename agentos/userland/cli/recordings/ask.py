@@ -8,14 +8,13 @@ import click
 
 from agentos.recordings.reader import RecordedCall
 from agentos.userland.cli.common import Failed, kernel, print_json, print_table, printable
+from agentos.userland.recordings.questions import CantAsk, build_question
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 
 from .recordings import open_recording, readable
 
 HEADER = ["MODEL", "IN", "OUT", "COST", "SECONDS", "ANSWER"]
-SAME = ("temperature", "max_tokens", "thinking_level", "tools", "tool_choice", "stop", "response_schema")
-KNOWN = frozenset({*SAME, "model", "system", "messages", "stream", "timeout", "class", "async"})
 
 Json = dict[str, Any]
 
@@ -28,8 +27,8 @@ def ask_again(moment: str, models: Sequence[str], times: int, socket_path: str |
     recorded = find_question(name, int(number))
     try:
         question, left_out = build_question(recorded.request)
-    except (AttributeError, KeyError, TypeError):
-        raise Failed(f"{moment}: the recorded question was malformed, and refused") from None
+    except CantAsk as error:
+        raise Failed(f"{moment}: {error}") from None
     rows = [describe(str(recorded.request.get("model", "")) + " (recorded)", recorded.reply or {})]
     asked = [model for model in models or [question["model"]] for _ in range(times)]
     with kernel(socket_path) as client:
@@ -51,30 +50,6 @@ def find_question(name: str, number: int) -> RecordedCall:
     if not 1 <= number <= len(questions):
         raise Failed(f"{found.manifest.name} has {len(questions)} questions, and no {number}")
     return questions[number - 1]
-
-
-def build_question(recorded: Mapping[str, Any]) -> tuple[Json, Sequence[str]]:
-    """The request of THINK that asks a recorded question, and what THINK can't ask. Raises :class:`Failed`."""
-    messages = recorded.get("messages", ())
-    if recorded.get("embed") or any(message.get("images") for message in messages):
-        raise Failed(
-            "it can't be asked anew: "
-            + ("it asks for vectors" if recorded.get("embed") else "the recording has no images")
-        )
-    question: Json = {key: recorded[key] for key in SAME if recorded.get(key) is not None}
-    if recorded.get("system") is not None:
-        question["system_instruction"] = recorded["system"]
-    question |= {"model": recorded.get("model", ""), "messages": [_build_message(message) for message in messages]}
-    return question, sorted(recorded.keys() - KNOWN)
-
-
-def _build_message(message: Mapping[str, Any]) -> Json:
-    made: Json = {"role": message["role"], "content": message.get("text", "")}
-    if message.get("calls"):
-        made["tool_calls"] = message["calls"]
-    if message.get("answers") is not None:
-        made["tool_call_id"] = message["answers"]
-    return made
 
 
 def ask(client: AgentOSClient, question: Json) -> Json:

@@ -11,8 +11,8 @@ from agentos.recordings.comparison import Pair, Use, pair_calls, sum_use
 from agentos.recordings.format import LIFE, Life
 from agentos.recordings.reader import RecordedCall
 from agentos.userland.cli.common import Failed, plural, print_json, printable
+from agentos.userland.recordings.calls import describe_object
 
-from .calls import describe_object
 from .recordings import open_recording, readable
 
 MAX_LINE = 100  # characters of a call

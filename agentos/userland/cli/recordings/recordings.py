@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
-from agentos.recordings.format import SUFFIX, Manifest
+from agentos.recordings.format import SUFFIX
 from agentos.recordings.kept import remove, scan
 from agentos.recordings.masks import BUILT_IN
 from agentos.recordings.reader import BadRecording, Recording, read_recording
@@ -17,6 +17,7 @@ from agentos.userland.cli.common import Failed, json_option, plural, print_json,
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.times import format_time
 from agentos.userland.cli.top.trace_table import Scale, format_offset, total_lines, waterfall
+from agentos.userland.recordings.calls import describe_end
 
 from .calls import trace_calls
 
@@ -125,15 +126,6 @@ def open_recording(name: str, state_dir: Path | None) -> Recording:
     if found is None:
         raise Failed(f"there is no recording {name!r}; `agentos recordings ls` lists them")
     return found
-
-
-def describe_end(manifest: Manifest) -> str:
-    """How its last life ended, or it itself before that."""
-    if manifest.lives and manifest.lives[-1].exit:
-        return str(manifest.lives[-1].exit)
-    if manifest.ended is None:
-        return "goes on, or ended with the kernel"
-    return manifest.reason or "stopped by the operator"
 
 
 def show_recording(recording: Recording, wanted: str | None, most: int, contents: bool, as_json: bool) -> None:

@@ -17,6 +17,7 @@ import { logsPage } from "./pages/logs.js";
 import { modelPage } from "./pages/model.js";
 import { attention, overview } from "./pages/overview.js";
 import { panel } from "./pages/agent/panel.js";
+import { recordingsPage } from "./pages/recordings/list.js";
 import { ringButton } from "./pages/ring.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
@@ -26,7 +27,7 @@ import { asTable, zoom } from "./parts/charts/charts.js";
 import { clock, elapsed, plural, visible } from "./parts/text/format.js";
 import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
 
-/** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean, contents?: boolean}} Page */
+/** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean, contents?: boolean, listed?: boolean}} Page */
 
 /** @type {Record<string, Page>} */
 const PAGES = lookup({
@@ -35,6 +36,7 @@ const PAGES = lookup({
   tree: { word: "Tree", key: "t", icon: "M3 2v11h4M3 7h4M9 7h5M9 13h5M3 2h5", show: treePage, whole: true },
   trace: { word: "Trace", key: "r", icon: "M2 4h6M5 8h6M9 12h5", show: tracePage, minor: true, contents: true },
   model: { word: "Model", key: "m", icon: "M8 2v4M8 10v4M2 8h4M10 8h4M6 6h4v4H6z", show: modelPage, minor: true },
+  recordings: { word: "Recordings", key: "c", icon: "M8 3a5 5 0 1 0 0 10a5 5 0 1 0 0-10M8 7v2", show: recordingsPage, minor: true, listed: true },
   approvals: { word: "Approvals", key: "p", icon: "M2 8l4 4l8-9", show: approvalsPage },
   events: { word: "Events", key: "e", icon: "M2 9h3l2-6l3 10l2-4h2", show: eventsPage, minor: true },
   logs: { word: "Logs", key: "l", icon: "M2 4h2M6 4h8M2 8h2M6 8h8M2 12h2M6 12h8", show: logsPage, minor: true, whole: true },
@@ -102,7 +104,7 @@ function banner() {
 
 /** Those that this session may see. */
 function shownPages() {
-  return Object.entries(PAGES).filter(([, one]) => !one.contents || seesContents());
+  return Object.entries(PAGES).filter(([, one]) => (!one.contents || seesContents()) && (!one.listed || role.get() !== "approver"));
 }
 
 function navigation() {

@@ -83,6 +83,15 @@ class LifeProgress:
 
 
 @record
+class ReplayedCall:
+    """The recorded call with the number ``n``: made again ``exact``, ``masked``, ``drifted``, or ``diverged``."""
+
+    n: int
+    how: str
+    differences: Sequence[Drift]
+
+
+@record
 class ReplayProgress:
     """A replay that runs or has ended. ``progress`` goes from 0 to 1, ``current_entry`` to ``total_entries``.
 
@@ -90,7 +99,8 @@ class ReplayProgress:
     says which call had no answer, or another one, and how it differs; ``error`` why there was no replay. ``masks``
     counts the calls that were equal only after masks, by mask; ``sealed`` attempts to reach the network. ``recording``
     is the directory of the one that is made of it, once it has ended, if it goes on live. Of several ``lives`` the
-    verdict is the worst, and the rest their sum.
+    verdict is the worst, and the rest their sum. ``calls`` are the last 1,000 that were made again, if they were asked
+    for.
     """
 
     success: bool = True
@@ -109,15 +119,20 @@ class ReplayProgress:
     notes: Sequence[str]
     recording: str | None = None
     lives: Sequence[LifeProgress] = ()
+    calls: Sequence[ReplayedCall] | None = None
 
 
 @record
 class ReplayStatus(Request[ReplayProgress]):
-    """How far a replay is, by its agent's ``name`` or the last one, and what it has found. The operator alone."""
+    """How far a replay is, by its agent's ``name`` or the last one, and what it has found. The operator alone.
+
+    With ``calls``, also what was found of each recorded call.
+    """
 
     op = Op.REPLAY_STATUS
     reply = ReplayProgress
     name: str | None = None
+    calls: bool = False
 
 
 @record

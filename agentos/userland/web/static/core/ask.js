@@ -1,6 +1,6 @@
 // Replies to calls that a page shows: made once for what the page names, made anew when asked, when they get old, or of another run of the kernel.
 
-import { boot, call, connected } from "./feed.js";
+import { boot, call, connected, recordings } from "./feed.js";
 import { signal } from "./signals.js";
 
 /** @typedef {{reply: import("./feed.js").Reply|null, at: number, loading: boolean, changed: ReturnType<typeof signal<number>>}} Answer */
@@ -8,6 +8,8 @@ import { signal } from "./signals.js";
 /** @type {Map<string, Answer>} */
 const answers = new Map();
 const MAX_KEPT = 40;
+/** What the dashboard reads itself, for the name of a call. */
+export const RECORDINGS = "recordings";
 
 /** The last reply to this call, null while there is none yet. It is asked again when older than `seconds`, unless no rule allows it.
  * @param {string} name @param {Record<string, any>} args @param {number} [seconds] */
@@ -28,7 +30,7 @@ export function ask(name, args, seconds = Infinity) {
 /** @param {string} name @param {Record<string, any>} args @param {Answer} answer */
 async function load(name, args, answer) {
   answer.loading = true;
-  const reply = await call(name, args);
+  const reply = await (name === RECORDINGS ? recordings(args) : call(name, args));
   answer.loading = false;
   answer.at = performance.now();
   if (reply?.code !== "unavailable") answer.reply = reply;

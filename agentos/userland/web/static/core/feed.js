@@ -245,6 +245,16 @@ export function sessions(revoke) {
   return send(revoke ? { type: "sessions", revoke } : { type: "sessions" });
 }
 
+/** The recorded lives; with a name the calls of one, with a call its contents. @param {Row} args @returns {Promise<Reply>} */
+export function recordings(args) {
+  return send({ type: "recordings", ...args });
+}
+
+/** Ask a recorded question anew; the reply is that of THINK. @param {string} name of the recording @param {number} call @param {string} model @returns {Promise<Reply>} */
+export function askAgain(name, call, model) {
+  return send({ type: "ask_again", name, call, model });
+}
+
 /** @param {Row} message @param {(chunk: any) => void} [onChunk] @returns {Promise<Reply>} */
 function send(message, onChunk) {
   lastId += 1;

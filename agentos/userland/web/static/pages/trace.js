@@ -13,7 +13,8 @@ import { facts, shown } from "../parts/reply.js";
 const SHOWN = 60; // calls: more would make the bars too short
 /** @type {string|undefined} */
 let shownLast;
-const opened = signal(/** @type {number|null} */ (null));
+/** The entry that is opened, by its id. */
+export const opened = signal(/** @type {number|null} */ (null));
 const BESIDE = 900; // pixels of the page, from which what is opened stands beside the bars
 /** The part of time that is shown, in seconds since the epoch; all where it is of another agent. */
 export const zoomed = signal({ name: "", from: 0, to: 0 });
@@ -34,15 +35,21 @@ export function tracePage() {
 export function traceOf(name) {
   const row = findAgent(name);
   if (!row) return html`<p class="muted">There is no agent of this name now.</p>`;
-  return shown(ask("GET_AUDIT_LOG", { agent_id: row.id, limit: SHOWN }, 5), (reply) => waterfall(ofThisRun(reply.entries), name));
+  return shown(ask("GET_AUDIT_LOG", { agent_id: row.id, limit: SHOWN }, 5), (reply) => lastLife(ofThisRun(reply.entries), name));
 }
 
 /** The last life that these entries tell of. @param {Row[]} entries @param {string} name */
-function waterfall(entries, name) {
+function lastLife(entries, name) {
   const ready = entries.findLast((entry) => entry.call === "AGENT_READY");
   const born = ready ? ready.at - (ready.duration ?? 0) : 0; // calls that it made before it was ready belong to it, too
   const life = entries.filter((entry) => entry.at >= born && entry.phase !== "intent");
   if (!life.length) return html`<p class="empty">It has made no recorded call yet.</p>`;
+  return waterfall(life, name, (entry) => (entry.call === "THINK" ? question(name, entry) : details(entry)));
+}
+
+/** Calls as bars; one that is opened shows its details. `now` is a column of its own: what a replay found of each.
+ * @param {Row[]} life @param {string} name of whose time it is @param {(entry: Row) => unknown} detailOf @param {((entry: Row) => unknown)|null} [now] */
+export function waterfall(life, name, detailOf, now = null) {
   const begin = Math.min(...life.map((entry) => entry.at - (entry.duration ?? 0)));
   const all = { name, from: begin, to: Math.max(begin + 0.001, ...life.map((entry) => entry.at)) };
   const view = zoomed.get().name === name ? zoomed.get() : all;
@@ -53,9 +60,9 @@ function waterfall(entries, name) {
   const shownCalls = life.filter((entry) => entry.at >= view.from && entry.at - (entry.duration ?? 0) <= view.to);
   const beside = route.get().page !== "agents" && (document.getElementById("main")?.clientWidth ?? 0) >= BESIDE;
   const found = life.find((entry) => entry.id === opened.get());
-  const detail = found && html`<div class="detail">${found.call === "THINK" ? question(name, found) : details(found)}</div>`;
-  return html`${summary(shownCalls, span)}${zoomButtons(view, all)}<div class=${beside && found ? "two-columns" : ""}><div class="waterfall" aria-label=${`calls of ${name}`} role="group" .style=${`--step:${((100 * step) / span).toFixed(3)}%;--first:${(share(begin + first) / Math.max(0.01, 1 - step / span)).toFixed(3)}%`} @pointerdown=${(/** @type {PointerEvent} */ event) => select(event, view)}>
-    <div class="row axis" title="drag along the bars to zoom"><span class="number">at</span><span>call</span><span class="track">${marks(begin + first, view.to, step).map((at) => html`<span class=${share(at) > LATE ? "late" : ""} .style=${share(at) > LATE ? `right:${(100 - share(at)).toFixed(2)}%` : `left:${share(at).toFixed(2)}%`}>${at - begin > step / 2 ? duration((at - begin) * 1000) : "0"}</span>`)}</span><span class="number">took</span></div>
+  const detail = found && html`<div class="detail">${detailOf(found)}</div>`;
+  return html`${summary(shownCalls, span)}${zoomButtons(view, all)}<div class=${beside && found ? "two-columns" : ""}><div class=${now ? "waterfall with-now" : "waterfall"} aria-label=${`calls of ${name}`} role="group" .style=${`--step:${((100 * step) / span).toFixed(3)}%;--first:${(share(begin + first) / Math.max(0.01, 1 - step / span)).toFixed(3)}%`} @pointerdown=${(/** @type {PointerEvent} */ event) => select(event, view)}>
+    <div class="row axis" title="drag along the bars to zoom"><span class="number">at</span><span>call</span><span class="track">${marks(begin + first, view.to, step).map((at) => html`<span class=${share(at) > LATE ? "late" : ""} .style=${share(at) > LATE ? `right:${(100 - share(at)).toFixed(2)}%` : `left:${share(at).toFixed(2)}%`}>${at - begin > step / 2 ? duration((at - begin) * 1000) : "0"}</span>`)}</span><span class="number">took</span>${now ? html`<span>now</span>` : null}</div>
     ${shownCalls.map((entry) => {
     const took = entry.duration ?? 0;
     const open = found === entry;
@@ -69,7 +76,7 @@ function waterfall(entries, name) {
           at += seconds;
           return html`<i class=${kind} .style=${`left:${from.toFixed(2)}%;width:${Math.max(0.3, share(at) - from).toFixed(2)}%`}></i>`;
         })}</span>
-        <span class="number muted">${took ? duration(took * 1000) : ""}</span>
+        <span class="number muted">${took ? duration(took * 1000) : ""}</span>${now ? html`<span class="now">${now(entry)}</span>` : null}
       </div>
       ${open && !beside ? detail : null}
     </div>`);
@@ -155,7 +162,7 @@ function isMoment(entry) {
 }
 
 /** @param {Row} entry */
-function details(entry) {
+export function details(entry) {
   return facts([["what", visible(entry.about)], ["decision", `${entry.decision}${entry.rule ? `: ${visible(entry.rule)}` : ""}`], ["outcome", visible(entry.outcome)], ["at", exactTime(entry.at)], ["entry", entry.id]]);
 }
 

@@ -17,12 +17,13 @@ import { changesTab } from "./changes.js";
 import { execTab } from "./exec.js";
 import { quote, reason, since } from "../overview.js";
 import { rights } from "./rights.js";
+import { recordingsOf } from "../recordings/list.js";
 import { traceOf } from "../trace.js";
 
 /** @typedef {Record<string, any>} Row */
 
 const unfolded = signal(/** @type {Set<string>} */ (new Set()));
-const TABS = ["now", "trace", "logs", "changes", "limits", "rights", "state", "calls", "exec", "send"];
+const TABS = ["now", "trace", "logs", "recordings", "changes", "limits", "rights", "state", "calls", "exec", "send"];
 const OF_CONTENTS = ["trace", "calls"]; // of the audit log
 const OF_OPERATOR = ["changes", "rights", "state", "exec", "send"];
 
@@ -50,6 +51,7 @@ export function panel(name, whole) {
 /** Whether there is something behind a tab that this session may see. @param {string} tab @param {Row} row */
 function isShown(tab, row) {
   if (role.get() !== "operator" && (OF_OPERATOR.includes(tab) || (OF_CONTENTS.includes(tab) && !seesContents()))) return false;
+  if (tab === "recordings" && role.get() === "approver") return false;
   return tab !== "changes" || ask("INSPECT", { name: row.name })?.spec?.workspace_mode === "overlay";
 }
 
@@ -68,6 +70,8 @@ function content(tab, row) {
       return traceOf(row.name);
     case "logs":
       return html`<os-log .view=${{ name: row.name }} .style=${"display:flex;flex-direction:column;height:calc(100% - 28px)"}></os-log><p class="after"><a class="text" href=${link("logs", { of: row.name })}>with other agents and earlier runs</a></p>`;
+    case "recordings":
+      return recordingsOf(row.name);
     case "changes":
       return changesTab(row.name);
     case "limits":

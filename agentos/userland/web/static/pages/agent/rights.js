@@ -36,7 +36,7 @@ export function rights(row) {
 }
 
 /** @param {Row} set */
-function rules(set) {
+export function rules(set) {
   const lines = DECISIONS.flatMap(([decision, colour]) => Object.entries(set[decision] ?? {}).map(([right, patterns]) => ({ decision, colour, right, patterns })));
   return html`${set.level ? html`<p>level <code>${set.level}</code> <span class="muted">its rules: <code>agentos permissions show ${set.level}</code></span></p>` : null}
     ${lines.length ? html`<table class="list-table"><tbody>${lines.map(({ decision, colour, right, patterns }) => html`<tr><td class=${colour}>${decision}</td><td class="muted">${right}</td><td class="patterns">${listed(patterns).map((one) => html`<code>${visible(one)}</code> `)}</td></tr>`)}</tbody></table>` : null}

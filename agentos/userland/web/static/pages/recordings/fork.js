@@ -1,0 +1,94 @@
+// Fork from here: the program runs again, gets the recorded answers up to a question and there the one in the editor, and goes on live.
+
+import { RECORDINGS, ask, forget } from "../../core/ask.js";
+import { boot, call, findAgent } from "../../core/feed.js";
+import { html, keyed } from "../../core/html.js";
+import { link } from "../../core/route.js";
+import { signal } from "../../core/signals.js";
+import { asked, confirmation, whyDisabled } from "../../parts/actions.js";
+import { refused } from "../../parts/reply.js";
+import { duration, exactTime, visible, visibleLines } from "../../parts/text/format.js";
+import { rules } from "../agent/rights.js";
+
+/** @typedef {Record<string, any>} Row */
+
+const POLL_MS = 500;
+/** The fork that was begun last: `reply` is of REPLAY_STATUS, or a refusal. */
+const begun = signal({ of: "", agent: "", reply: /** @type {Row|null} */ (null) });
+
+/** The forks of a recording. @param {string} name */
+export function branchesOf(name) {
+  const reply = ask(RECORDINGS, {}, 10);
+  const forks = (reply?.lives ?? []).filter((/** @type {Row} */ one) => one.forked?.startsWith(`${name}@`));
+  if (!forks.length) return null;
+  return html`<section><h3>forks</h3><ul class="branches">${forks.map((/** @type {Row} */ one) => keyed(one.recording, html`<li><span aria-hidden="true">└ </span><a class="text" href=${link("recordings", { rec: one.recording })}>${visible(one.recording)}</a> <span class="muted">live from call ${visible(one.forked.slice(name.length + 1))}, ${exactTime(one.began)}${one.ended === null ? "" : `, ${duration((one.ended - one.began) * 1000)}`}</span> <span class=${one.failed ? "bad" : ""}>${visible(one.end)}</span></li>`))}</ul></section>`;
+}
+
+/** @param {Row} life @param {Row} entry a THINK @param {Row} found its contents */
+export function forkPart(life, entry, found) {
+  const of = JSON.stringify([life.recording, entry.id, boot.get()]);
+  const now = begun.get();
+  const why = whyDisabled() || (life.replayable ? "" : `it can't be replayed: ${visible(life.why)}`) || (now.of === of && now.reply?.state === "RUNNING" ? "one runs" : "");
+  const hint = found.cut ? "The recorded answer is too long for this page: what is left empty stays as recorded." : "What isn't changed stays as recorded. If nothing is changed, the model is asked here.";
+  const submit = async (/** @type {any} */ event) => {
+    event.preventDefault();
+    const text = (/** @type {string} */ name) => event.target.elements[name].value;
+    const edit = edited(found, text("content"), text("calls"));
+    if (typeof edit === "string") return begun.set({ of, agent: "", reply: { success: false, code: "bad_request", error: edit } });
+    const row = findAgent(life.agent);
+    if (!row) return begun.set({ of, agent: "", reply: { success: false, code: "not_found", error: `there is no agent ${life.agent} now` } });
+    const held = await call("GET_PERMS", { agent_id: row.id });
+    if (held.success === false) return begun.set({ of, agent: "", reply: held });
+    asked.set({ place: of, word: "begin the fork", danger: true, text: rights(life.agent, held), act: () => begin(life, entry.id, edit, of) });
+  };
+  return html`<section class="after"><h3>fork from here</h3><form class="form" @submit=${submit}>
+      <label><span>answer</span><textarea name="content" rows="4" .value=${found.cut ? "" : String(found.answer ?? "")}></textarea><span class="hint">${hint}</span></label>
+      <label><span>calls of tools</span><textarea name="calls" rows="2" spellcheck="false" .value=${found.cut ? "" : found.tool_calls}></textarea><span class="hint">a JSON array of objects with id, name and arguments, or empty</span></label>
+      <div class="acts"><button disabled=${Boolean(why)} title=${why || "agentos fork REC@N --edit FILE"}>fork from here…</button></div></form>
+    ${confirmation(of)}${now.of === of && now.reply ? outcome(now.agent, now.reply) : null}</section>`;
+}
+
+/** The keys of the answer that a person changed; a sentence if they can't be read. @param {Row} found @param {string} content @param {string} calls @returns {Row|string} */
+function edited(found, content, calls) {
+  const former = found.cut ? { content: "", calls: "" } : { content: String(found.answer ?? ""), calls: found.tool_calls };
+  /** @type {Row} */
+  const edit = content === former.content ? {} : { content };
+  if (calls.trim() === former.calls.trim()) return edit;
+  try {
+    return { ...edit, tool_calls: calls.trim() ? JSON.parse(calls) : [] };
+  } catch (error) {
+    return `calls of tools: no JSON: ${/** @type {Error} */ (error).message}`;
+  }
+}
+
+/** What the live part may do. @param {string} name @param {Row} held */
+function rights(name, held) {
+  return html`<p>What follows is done for real, with the rights that ${visible(name)} has now:</p>${rules(held.permissions)}
+    ${(held.permissions.bounded_by ?? []).map((/** @type {Row} */ one) => html`<p>bounded by ${visible(one.name)}:</p>${rules(one)}`)}`;
+}
+
+/** @param {Row} life @param {number} number @param {Row} edit @param {string} of */
+async function begin(life, number, edit, of) {
+  const changed = Object.keys(edit).length > 0;
+  const args = { path: life.recording, agent: life.life, then: "live", until: changed ? number + 1 : number, ...(changed ? { edits: { [number]: edit } } : {}) };
+  const reply = await call("REPLAY_START", args);
+  if (reply.success === false) return begun.set({ of, agent: "", reply });
+  const agent = reply.name;
+  let status = /** @type {Row} */ ({ ...reply, verdict: null });
+  for (;;) {
+    begun.set({ of, agent, reply: status });
+    if (status.state !== "RUNNING") break;
+    await new Promise((done) => setTimeout(done, POLL_MS));
+    status = await call("REPLAY_STATUS", { name: agent });
+    if (begun.peek().agent !== agent) break;
+  }
+  forget(RECORDINGS);
+}
+
+/** @param {string} agent @param {Row} reply */
+function outcome(agent, reply) {
+  if (reply.success === false) return refused(reply);
+  const own = /([^/]*)[.]recording$/.exec(reply.recording ?? "")?.[1];
+  return html`<div role="status" class="after"><p><b>${visible(agent)}</b> ${reply.state === "RUNNING" ? "runs" : html`has ended; before the question: ${reply.verdict ?? "stopped"}`} ${own ? html`<a class="text" href=${link("recordings", { rec: own })}>${visible(own)}</a>` : null}</p>
+    ${reply.error || reply.divergence ? html`<pre class="bad">${visibleLines(reply.error || reply.divergence)}</pre>` : null}${(reply.notes ?? []).map((/** @type {string} */ note) => html`<p class="muted">${visible(note)}</p>`)}</div>`;
+}

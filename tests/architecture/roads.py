@@ -3,8 +3,8 @@
 A kernel runs with a profile hook in all its threads. Two NOOP calls with a marker as their body enclose each call, so
 the trace begins and ends inside the kernel. Other tasks of the kernel work meanwhile, so each call is made several
 times, after different ones, and only functions that it passes each time count. A room is a package below agentos, with
-its sub-rooms. Functions that a library generates (attrs, cattrs) and the libraries themselves aren't counted, nor is
-the poller: which of its functions run depends on how long the steps of other tasks take.
+its sub-rooms. Functions that a library generates (attrs, cattrs) and the libraries themselves aren't counted, nor are
+the poller and the writer of logs: which of their functions run depends on how long the steps of other tasks take.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import agentos
 from tests.support.wire import EXEC, NOOP, PATIENCE, READ, SPAWN, THINK, WRITE, Wire
 
 ROOT = Path(agentos.__file__).parents[1]
-POLLER = "agentos/kernel/wire/poller.py"
+OF_TIME = (f"{ROOT}/agentos/kernel/wire/poller.py", f"{ROOT}/agentos/services/logs/")
 # What NOOP passes, which asks whether the kernel is idle.
 IDLE = ("agentos/kernel/", "agentos/syscalls/__init__.py", "sdk/agentos_sdk/frames.py")
 TURNS = 11  # in which each call is made once; the first one imports, and isn't counted
@@ -109,7 +109,7 @@ class Tracer:
         code = frame.f_code
         if not code.co_filename.startswith(f"{ROOT}/") or "site-packages" in code.co_filename:
             return
-        if code.co_filename == f"{ROOT}/{POLLER}":
+        if code.co_filename.startswith(OF_TIME):
             return
         if code.co_name.startswith("<"):  # a comprehension or a lambda
             return

@@ -23,6 +23,7 @@ from agentos_sdk.errors import CallError
 
 from .last_runs import LastRuns
 from .schedule import Schedule
+from .turns import Turns
 
 log = logging.getLogger("agentos.agents")
 
@@ -36,7 +37,7 @@ Wake = Callable[[Agent, str], Awaitable[None]]
 class Timer:
     """One agent's schedule. ``last`` is the time that it has reached, ``due`` its next one, with its jitter.
 
-    ``skipped`` counts the runs left out since the last one began.
+    ``skipped`` counts the runs left out since the last one began. ``starting``: a run waits for its turn, or begins.
     """
 
     agent: Agent
@@ -44,6 +45,7 @@ class Timer:
     last: float
     due: float = 0.0
     skipped: int = 0
+    starting: bool = False
 
 
 @define(eq=False)
@@ -68,6 +70,7 @@ class Timers:
     _seen: float = field(default=-math.inf, init=False)  # the wall clock at the last look
     _reloaded: bool = field(default=True, init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)  # there may be something to do
+    _turns: Turns = field(factory=Turns, init=False)
 
     def take_event(self, event: Event) -> None:
         """Look at all schedules anew after a reload; try an agent again when it waits in a group that has come up."""
@@ -136,21 +139,25 @@ class Timers:
         return timer.due == due and self._timers.get(timer.agent) is timer
 
     async def _run(self, timer: Timer, due: float) -> None:
-        """Write down that the time has come, and begin the run, unless the last one still works."""
+        """Write down that the time has come, and begin the run in its turn, unless the last one still works."""
         agent = timer.agent
-        works = not agent.over.is_set()
+        works = timer.starting or not agent.over.is_set()
         timer.skipped = timer.skipped + 1 if works else 0
         # The 1st, 2nd, 4th, 8th are told: a run that never ends leaves out one each second for ever.
         if works and agent.wish.stopped_by is None and timer.skipped.bit_count() == 1:
             self.registry.publish(RunSkipped(agent.id, agent.name, due, timer.due, timer.skipped))
+        timer.starting = timer.starting or not works
         await self.runs.note({agent.name: timer.last})
         if not works:
             await self._wake(timer)
 
     async def _wake(self, timer: Timer) -> None:
         self._late.pop(timer.agent.id, None)
-        try:
-            await self.wake(timer.agent, "schedule")
-        except CallError as error:
-            log.warning("%s: its schedule can't start it now: %s", timer.agent.name, error)
-            self._late[timer.agent.id] = timer
+        timer.starting = True
+        async with self._turns.take():
+            try:
+                await self.wake(timer.agent, "schedule")
+            except CallError as error:
+                log.warning("%s: its schedule can't start it now: %s", timer.agent.name, error)
+                self._late[timer.agent.id] = timer
+        timer.starting = False

@@ -35,6 +35,7 @@ from agentos_sdk.opcodes import Op
 
 from .start import OnEvent, StartReason
 from .timers import Wake
+from .turns import Turns
 
 log = logging.getLogger("agentos.agents")
 
@@ -42,8 +43,6 @@ LOOKS = 10  # for idle agents, in their time
 MIN_INTERVAL, MAX_INTERVAL = 0.1, 5.0  # seconds between two looks
 FULL_SECONDS = 0.5  # until a mailbox without room for events is tried again
 MAX_EVENTS, MAX_EVENT_BYTES = 100, 1 << 20  # messages in a mailbox with which it has no room: senders need the rest
-MAX_STARTING = 8  # agents at a time: other starts don't wait behind those of all that one sender wakes
-SLOW_SECONDS = 1.0  # a start that takes longer doesn't count
 PAGE, PAGE_BYTES = 100, 1 << 20  # events that are put into a mailbox at a time
 
 
@@ -107,7 +106,7 @@ class Waker:
     _new: set[int] = field(factory=set, init=False)  # agents for which something has come
     _rested: set[int] = field(factory=set, init=False)  # agents that have begun to wait
     _news: trio.Event = field(factory=trio.Event, init=False)
-    _starting: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_STARTING), init=False)
+    _turns: Turns = field(factory=Turns, init=False)
     _reloaded: bool = field(default=True, init=False)
     _ends: bool = field(default=False, init=False)  # the kernel
 
@@ -185,24 +184,15 @@ class Waker:
             nursery.start_soon(self._wake, waiter, "event" if is_event else "message")
 
     async def _wake(self, waiter: Waiter, reason: str) -> None:
-        await self._starting.acquire()
-        self._new.discard(waiter.agent.id)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._end_turn)
+        async with self._turns.take():
+            self._new.discard(waiter.agent.id)
             try:
                 await self.wake(waiter.agent, reason)
             except CallError as error:
                 log.warning("%s: a message can't start it: %s", waiter.agent.name, error)
                 waiter.taken = None
-            nursery.cancel_scope.cancel()
         waiter.waking = False
         self._news.set()
-
-    async def _end_turn(self) -> None:
-        try:
-            await trio.sleep(SLOW_SECONDS)
-        finally:
-            self._starting.release()
 
     # -- Events ----------------------------------------------------------------------------------------------------
 

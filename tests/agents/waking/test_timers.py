@@ -21,6 +21,7 @@ from agentos.agents.waking import last_runs
 from agentos.agents.waking.last_runs import LastRuns
 from agentos.agents.waking.schedule import Schedule
 from agentos.agents.waking.timers import LOOK, Timers
+from agentos.agents.waking.turns import MAX_STARTING, SLOW_SECONDS
 from agentos.database import Database, open_database
 from agentos.services.events import AgentSpawned, AgentWaiting, ConfigReloaded, Event, RunSkipped
 from agentos_sdk.encoding.codec import decode
@@ -193,6 +194,43 @@ async def test_a_missed_time_is_caught_up_once_by_the_next_kernel(
 
     assert [name for name, _ in host.ran] == ["keen"]
     assert host.times == ["11-29 08:00:00"]
+
+
+async def test_of_many_that_catch_up_few_start_at_a_time_each_once_and_slow_ones_hold_up_none(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    host = Host(tmp_path, mock_clock, at("2026-11-26 12:00"))
+
+    def fleet() -> list[Agent]:
+        return [declared(f"a{number}", every="1h", catch_up=True) for number in range(2 * MAX_STARTING + 1)]
+
+    async with host.kernel(*fleet()):
+        pass
+    host.set_clock(at("2026-11-29 08:30"))
+    host.length = 600.0
+
+    async with host.kernel(*fleet()):
+        started = [len(host.ran)]
+        for _ in range(2):
+            await host.pass_time(SLOW_SECONDS)
+            started.append(len(host.ran))
+
+    assert started == [MAX_STARTING, 2 * MAX_STARTING, 2 * MAX_STARTING + 1]
+    assert len({name for name, _ in host.ran}) == started[-1]
+
+
+async def test_a_run_that_is_due_while_the_last_one_waits_for_its_turn_is_left_out(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    host = Host(tmp_path, mock_clock, 1e9, length=0.7)
+    agents = [declared(f"a{number}", every="1s") for number in range(5 * MAX_STARTING)]
+
+    async with host.kernel(*agents):
+        await host.pass_time(10.5)
+
+    assert len(host.ran) <= 10.5 / 0.7 * MAX_STARTING
+    assert {name for name, _ in host.ran} == {one.name for one in agents}
+    assert max(event.skipped for event in host.published if isinstance(event, RunSkipped)) > 1
 
 
 async def test_a_kernel_that_is_killed_at_the_minute_runs_it_once(

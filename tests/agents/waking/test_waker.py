@@ -14,7 +14,8 @@ from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.tree.tracker import Tracker
 from agentos.agents.waking.start import OnEvent
-from agentos.agents.waking.waker import MAX_STARTING, SLOW_SECONDS, Waker
+from agentos.agents.waking.turns import MAX_STARTING, SLOW_SECONDS
+from agentos.agents.waking.waker import Waker
 from agentos.services.event_log.ring import EventLog
 from agentos.services.events import (
     AgentExited,

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from time import perf_counter
+from time import thread_time
 from typing import Final
 
 from attrs import define
@@ -22,7 +22,7 @@ from .patterns.domains import DomainPattern
 from .rule import KIND_OF_ACTION, Kind, Rule
 from .rules import OWN, PARENT, parse_pattern
 
-MAX_SECONDS: Final = 0.5  # seconds for comparing; after that the rest of a huge or hostile set is not checked
+MAX_SECONDS: Final = 0.5  # of CPU time for comparing; after that the rest of a huge or hostile set is not checked
 CALL_OF_KIND: Final = {kind: action.upper() for action, kind in KIND_OF_ACTION.items()}
 VERB: Final[dict[Effect, str]] = {"deny": "denies", "ask": "asks about", "allow": "allows"}
 SAMPLES: Final[dict[Kind, str]] = {  # examples of objects, by kind
@@ -67,7 +67,7 @@ class _Search:
 
     def __init__(self, lines: Sequence[Line], base_lines: Sequence[Line]) -> None:
         self.own_lines, self.base_lines = _group_lines(lines), _group_lines(base_lines)
-        self.end = perf_counter() + MAX_SECONDS
+        self.end = thread_time() + MAX_SECONDS
 
     def find_stronger(self, line: Line) -> str | None:
         """The stronger rule that already decides all that this rule matches, if any."""
@@ -126,7 +126,7 @@ class _Search:
     def _covering(self, lines: Iterable[Line], line: Line, deny: bool) -> Iterator[Line]:
         """The lines that match all that ``line`` matches."""
         for other in lines:
-            if perf_counter() > self.end:
+            if thread_time() > self.end:
                 return
             if covers(other, line, deny) and not _names_address(line, other):
                 yield other

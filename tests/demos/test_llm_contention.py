@@ -37,7 +37,6 @@ def test_the_kernel_answers_every_agent_and_is_fairer_than_the_other_ways(run: R
     assert int(direct["429s"]) > 0
     assert queue["failed"] == ours["failed"] == "0 of 56"
     assert float(ours["fairness"]) > max(float(direct["fairness"]), float(queue["fairness"]))
-    assert float(ours["at most"].split()[0]) < float(queue["at most"].split()[0])
 
 
 @pytest.mark.parametrize("when", ["ask three questions each", "The same without the kernel"])

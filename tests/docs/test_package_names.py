@@ -33,8 +33,9 @@ PYPI = frozenset(
     | {"openai", "openai-agents", "pip", "py-spy", "pydantic-ai-slim", "requests", "smolagents", "socksio"}
 )
 NPM = frozenset(
-    {"@modelcontextprotocol/server-filesystem", "@modelcontextprotocol/server-github", "typescript"}
+    {"@modelcontextprotocol/client", "@modelcontextprotocol/server-filesystem", "@modelcontextprotocol/server-github"}
     | {"@anthropic-ai/claude-code", "@google/gemini-cli", "@openai/codex", "@qwen-code/qwen-code", "opencode-ai"}
+    | {"typescript"}
 )
 
 PIP = r"pip3?(?: --?\w[^ ]*(?: [^ -][^ ]*)?)* install"

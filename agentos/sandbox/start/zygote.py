@@ -36,7 +36,7 @@ _START_CODE = (
     "from agentos.sandbox.inside.zygote import main; sys.path.pop(); main()"
 )
 _SDK = str(Path(agentos_sdk.__file__).resolve().parent)
-TIMEOUT = 10.0  # seconds; an idle host needs a few milliseconds
+TIMEOUT = 30.0  # seconds; an idle host needs a few milliseconds
 REMEDY = "on a slow host set a longer zygote_timeout under [kernel]"
 _TOO_MANY = "too many open files: the kernel can't take the descriptors of"
 

@@ -290,8 +290,9 @@ class Server:
 
 def import_wanted(place: str) -> None:
     """Import what the configuration in this directory wants."""
+    path = Path(place, "agentos.toml")
     try:
-        text = Path(place, "agentos.toml").read_text()
+        text = path.read_text() if path.is_file() else ""  # a FIFO would be waited for
     except (OSError, ValueError):
         return
     if missing := {module for words, module in WANTED.items() if words in text} - sys.modules.keys():

@@ -36,4 +36,4 @@ class Places:
         return self.registry.is_own(caller, agent) or (place != caller.id and self.registry.descends(agent, place))
 
     def are_siblings(self, one: int, other: int) -> bool:
-        return self.registry.are_siblings(self.find(one), other)
+        return self.registry.are_siblings(self.find(one), self.find(other))

@@ -393,7 +393,8 @@ def test_a_viewer_sees_why_an_agent_failed_and_no_page_says_what_isnt_true(chrom
                 assert untrue not in page.locator("body").inner_text(), name
         page.goto(page.url.partition("#")[0] + "#/agents?agent=steady")
         page.get_by_role("tab", name="limits").wait_for()
-        assert page.get_by_role("tab").all_inner_texts() == ["now", "logs", "recordings", "limits"]  # nor an overlay's changes
+        tabs = page.get_by_role("tab").all_inner_texts()
+        assert tabs == ["now", "logs", "recordings", "limits"]  # nor an overlay's changes
 
 
 def test_an_approver_decides_what_waits_and_remembers_nothing(chromium: Any, kernel: Kernel) -> None:

@@ -271,9 +271,7 @@ def _qemu_command(work: Path, channel: int) -> list[str]:
     image = _cloud_kernel()
     assert image is not None, "lacking() was asked"
     shares = next(path for path in VIRTIOFSD if path.exists())
-    # Linux counts ticks of the emulated timer for some ms, and panics if there are too few, as on a busy host.
-    options = "console=ttyS0 quiet panic=-1 no_timer_check cgroup_no_v1=all rootfstype=virtiofs root=tree ro"
-    append = (options, f"init={work}/init")
+    append = ("console=ttyS0 quiet panic=-1 cgroup_no_v1=all rootfstype=virtiofs root=tree ro", f"init={work}/init")
     qemu = [
         *(QEMU, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio", "-cpu", "max", "-smp", "1"),
         *("-accel", "tcg", "-m", MEMORY, "-machine", "q35,memory-backend=memory"),

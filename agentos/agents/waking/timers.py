@@ -146,7 +146,8 @@ class Timers:
         # The 1st, 2nd, 4th, 8th are told: a run that never ends leaves out one each second for ever.
         if works and agent.wish.stopped_by is None and timer.skipped.bit_count() == 1:
             self.registry.publish(RunSkipped(agent.id, agent.name, due, timer.due, timer.skipped))
-        timer.starting = timer.starting or not works
+        if not works:
+            timer.starting = True
         await self.runs.note({agent.name: timer.last})
         if not works:
             await self._wake(timer)

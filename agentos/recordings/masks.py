@@ -30,6 +30,8 @@ class Masks:
 
     def apply(self, value: Any) -> Any:
         """The value in which all that they match is the same, but for the keys of objects."""
+        if not self.patterns:
+            return value
         if isinstance(value, str):
             for text, pattern in self.patterns:
                 value = pattern.replace(value, f"<mask {text}>")

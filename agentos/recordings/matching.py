@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from attrs import define, evolve, field, frozen
+from attrs import Factory, define, field, frozen
 
 from agentos.llm.cassettes.recorded_question import (
     Digests,
@@ -91,7 +91,7 @@ class Matcher:
     _by_digest: dict[tuple[str, str], list[_Candidate]] = field(factory=lambda: defaultdict(list))
     _passed: defaultdict[tuple[str, str], int] = field(factory=lambda: defaultdict(int))  # how many are used, at least
     _asked: defaultdict[tuple[str, str], int] = field(factory=lambda: defaultdict(int))
-    _known: MessageDigests = field(factory=MessageDigests)
+    _known: MessageDigests = Factory(lambda self: MessageDigests(self.masks.apply), takes_self=True)
     _reported: set[tuple[str, str]] = field(factory=set)  # masked digests of parts that differed, as pairs
 
     def add(self, call: RecordedCall) -> None:
@@ -110,7 +110,7 @@ class Matcher:
     def find(self, call: str, request: Json) -> Match | Miss:
         """The recorded call that answers this one; it answers no other. Takes 30 ms for a question of 1 MiB."""
         request = without_aside(request)
-        digests = self._digest(call, request)
+        digests = self._digest(call, request, MessageDigests(self.masks.apply))
         self._asked[call, digests.masked] += 1
         if (equal := self._first(call, digests.exact)) is not None:
             return _use(equal, "exact")
@@ -147,9 +147,12 @@ class Matcher:
                     found.append((part, old, new))
         return found
 
-    def _digest(self, call: str, request: Json, known: MessageDigests | None = None) -> Digests:
-        found = digest_request(call, request, known)
-        return evolve(found, masked=digest_request(call, self.masks.apply(request)).masked) if self.masks else found
+    def _digest(self, call: str, request: Json, known: MessageDigests) -> Digests:
+        """The digests by which a request is found; only a question with answers of the model has a place."""
+        if call == "THINK":
+            with suppress(KeyError, TypeError, ValueError, AttributeError):  # one that was refused may have any form
+                return digest_question(request, known)
+        return Digests(write_canonical(request), self._digest_part(request), "")
 
     def _digest_part(self, part: object) -> str:
         return digest_masked(write_canonical(self.masks.apply(part)))
@@ -186,15 +189,6 @@ def _use(candidate: _Candidate, how: How, masks: Sequence[str] = (), drift: Sequ
 def without_aside(request: Json) -> Json:
     """The request as it is compared."""
     return {key: value for key, value in request.items() if key not in ASIDE and value is not None}
-
-
-def digest_request(call: str, request: Json, known: MessageDigests | None = None) -> Digests:
-    """The digests by which a request is found; only a question with answers of the model has a place."""
-    if call == "THINK":
-        with suppress(KeyError, TypeError, ValueError, AttributeError):  # a request that was refused may have any form
-            return digest_question(request, known)
-    text = write_canonical(request)
-    return Digests(text, digest_masked(text), "")
 
 
 def split_parts(recorded: Json, now: Json) -> Iterator[tuple[str, Any, Any]]:

@@ -6,7 +6,7 @@ anew at each run isn't: the limit of tokens, which depends on budgets, marks and
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
@@ -88,23 +88,31 @@ def _record_message(message: Message) -> Recorded:
 
 
 class MessageDigests:
-    """The digests of messages, as they are and masked; of each only once, for questions share the messages before."""
+    """The digests of messages, as they are and masked; of each only once, for questions share the messages before.
 
-    def __init__(self) -> None:
+    ``mask`` makes equal what the caller's masks match, and returns other parts as they are.
+    """
+
+    def __init__(self, mask: Callable[[Any], Any] = lambda part: part) -> None:
+        self._mask = mask
         self._made: dict[int, tuple[object, str, str]] = {}  # by the id of a message, which stands there to keep it
 
     def find(self, message: object) -> tuple[str, str]:
         if (found := self._made.get(id(message))) is None:
-            text = write_canonical(message)
-            found = self._made[id(message)] = message, _digest_text(text), digest_masked(text)
+            found = self._made[id(message)] = message, *self.digest(message)
         return found[1:]
+
+    def digest(self, part: object) -> tuple[str, str]:
+        """The digests of any part of a question."""
+        text, masked = write_canonical(part), self._mask(part)
+        return _digest_text(text), digest_masked(text if masked is part else write_canonical(masked))
 
 
 def digest_question(question: Recorded, known: MessageDigests | None = None) -> Digests:
     """The digests of a question; takes 30 ms for one of 1 MiB whose messages aren't ``known``."""
     messages, known = question.get("messages", ()), known or MessageDigests()
-    rest = write_canonical({key: value for key, value in question.items() if key != "messages"})
-    parts = [(_digest_text(rest), digest_masked(rest)), *map(known.find, messages)]
+    rest = {key: value for key, value in question.items() if key != "messages"}
+    parts = [known.digest(rest), *map(known.find, messages)]
     answers = [known.find(message)[0] for message in messages if message.get("role") == "assistant"]
     tools = [tool["name"] for tool in question.get("tools", ())]
     place = [question["model"], *tools, *(message["role"] for message in messages), *answers]

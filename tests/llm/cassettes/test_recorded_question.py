@@ -10,6 +10,7 @@ from agentos.llm.answers.sampling import Sampling
 from agentos.llm.cassettes.recorded_question import (
     MASK,
     PIECE,
+    MessageDigests,
     cut_text,
     differences,
     digest_question,
@@ -149,3 +150,20 @@ def test_a_text_of_one_word_is_cut_anywhere(size: int) -> None:
 
     assert "".join(pieces) == "x" * size
     assert all(len(piece) <= 4 * PIECE for piece in pieces)
+
+
+def test_of_questions_that_share_messages_each_message_is_masked_once() -> None:
+    messages = [{"role": "user", "text": f"ticket-{number}"} for number in range(10)]
+    seen: list[object] = []
+
+    def mask(part: dict[str, str]) -> dict[str, str]:
+        seen.append(part)
+        return {**part, "text": "ticket"}
+
+    known = MessageDigests(mask)
+    found = [digest_question({"model": "m", "messages": messages[:count]}, known) for count in range(1, 11)]
+    other = digest_question({"model": "m", "messages": [{"role": "user", "text": "ticket-99"}]}, MessageDigests(mask))
+
+    assert [part for part in seen[:-2] if part in messages] == messages
+    assert len({digests.exact for digests in (*found, other)}) == 11
+    assert other.masked == found[0].masked

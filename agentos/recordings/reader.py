@@ -104,6 +104,10 @@ class Recording:
     path: Path
     manifest: Manifest
 
+    def measure(self) -> int:
+        """The bytes of the files at its top, its lines among them. Raises ``OSError``."""
+        return sum(path.lstat().st_size for path in self.path.iterdir())
+
     def calls(self, life: str | None = None) -> Iterator[RecordedCall]:
         """The calls in the order of their ends, of one life or of all. Raises :class:`BadRecording`."""
         former: dict[str, OrderedDict[int, _Whole]] = {}

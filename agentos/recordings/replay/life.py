@@ -73,8 +73,7 @@ def load_calls(recording: Recording, life: Life) -> Sequence[RecordedCall]:
 
 def check_size(recording: Recording) -> None:
     """Raise :class:`ReplayFailed` for a recording that is too large to be replayed, and ``OSError``."""
-    size = sum(path.lstat().st_size for path in recording.path.iterdir())
-    if size > MAX_BYTES:
+    if (size := recording.measure()) > MAX_BYTES:
         raise ReplayFailed(
             f"{display_path(recording.path)}: {size} bytes; at most {MAX_BYTES >> 20} MiB can be replayed"
         )

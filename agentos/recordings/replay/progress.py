@@ -9,8 +9,6 @@ from agentos.recordings.matching import Difference
 
 State = Literal["IDLE", "RUNNING", "COMPLETED", "ERROR"]
 Verdict = Literal["identical", "drifted", "diverged", "exhausted", "unfinished", "can't"]
-
-
 How = Literal["exact", "masked", "drifted", "diverged"]
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import attrs
 from attrs import frozen
@@ -188,21 +189,11 @@ class ReplayCalls:
         async def act(call: Call) -> calls.ReplayProgress:
             now = self.replays.find(request.name)
             return calls.ReplayProgress(
-                state=now.state,
-                verdict=now.verdict,
+                **_describe(now),
                 progress=round(now.fraction, 4),
                 current_entry=now.current,
-                total_entries=now.total,
-                entries_replayed=now.replayed,
-                entries_skipped=now.skipped,
-                divergence=now.divergence,
-                error=now.error,
-                drift=_list_drift(now.drift),
-                masks=dict(now.masks),
-                sealed=now.sealed,
-                notes=list(now.notes),
                 recording=now.recording,
-                lives=[describe_life(life, one) for life, one in now.lives.items()],
+                lives=[calls.LifeProgress(life=life, **_describe(one)) for life, one in now.lives.items()],
                 calls=_list_made(now) if request.calls else None,
             )
 
@@ -216,22 +207,21 @@ class ReplayCalls:
         return Prepared((Right("replay_stop"),), act, about="")
 
 
-def describe_life(life: str, now: Progress) -> calls.LifeProgress:
-    """One of several lives as REPLAY_STATUS has it."""
-    return calls.LifeProgress(
-        life=life,
-        state=now.state,
-        verdict=now.verdict,
-        total_entries=now.total,
-        entries_replayed=now.replayed,
-        entries_skipped=now.skipped,
-        divergence=now.divergence,
-        error=now.error,
-        drift=_list_drift(now.drift),
-        masks=dict(now.masks),
-        sealed=now.sealed,
-        notes=list(now.notes),
-    )
+def _describe(now: Progress) -> dict[str, Any]:
+    """What REPLAY_STATUS says of a replay and of each of its lives."""
+    return {
+        "state": now.state,
+        "verdict": now.verdict,
+        "total_entries": now.total,
+        "entries_replayed": now.replayed,
+        "entries_skipped": now.skipped,
+        "divergence": now.divergence,
+        "error": now.error,
+        "drift": _list_drift(now.drift),
+        "masks": dict(now.masks),
+        "sealed": now.sealed,
+        "notes": list(now.notes),
+    }
 
 
 def count_calls(recording: Recording) -> Counter[str]:

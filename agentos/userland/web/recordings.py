@@ -99,8 +99,7 @@ class Recordings:
         if not NAME.fullmatch(name) or ".." in name or not path.exists():
             raise NotFound(f"name: there is no recording {name!r:.130}")
         found = read_recording(path)
-        size = sum(file.lstat().st_size for file in path.iterdir())
-        if size > MAX_BYTES:
+        if (size := found.measure()) > MAX_BYTES:
             raise TooLarge(
                 f"{name} has {size} bytes, and a page reads {MAX_BYTES >> 20} MiB: run `agentos recordings show {name}`"
             )

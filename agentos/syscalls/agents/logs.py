@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from agentos.services.logs.files import KERNEL, Line, Origin
 from agentos.services.logs.log import Logs
 from agentos.services.logs.pattern import Pattern, PatternError
 from agentos.services.logs.query import Follower, LogReader, Selection
+from agentos.services.logs.query import Page as LogPage
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, NotFound
 from agentos_sdk.opcodes import Op
@@ -166,21 +168,22 @@ class LogCalls(Struct, frozen=True):
             if lines or missed:
                 await call.send(await encode_in_turns(Page(lines=describe_lines(lines, named), missed=missed)))
 
-        with Follower(reader.logs, selection) as follower:
-            missed = reader.count_lost(selection)
-            if tail is not None:
-                async with turn:
-                    lines, left_out = await reader.read_last(selection, tail)
-                await send(lines, missed + left_out)
-            else:
-                async with turn:
+        with ExitStack() as stack:
+            async with turn:
+                # What is read is what is there at this moment: a line that comes later is the follower's.
+                follower = stack.enter_context(Follower(reader.logs, selection))
+                missed = reader.count_lost(selection)
+                if tail is None:
                     reading = await reader.open(selection)
-                done = False
-                while not done:
-                    async with turn:
-                        page = await reader.next_page(reading)
-                    await send(page.lines, missed)
-                    done, missed = page.done, 0
+                    page = await reader.next_page(reading)
+                else:
+                    lines, left_out = await reader.read_last(selection, tail)
+                    page, missed = LogPage(lines, done=True), missed + left_out
+            await send(page.lines, missed)
+            while not page.done:
+                async with turn:
+                    page = await reader.next_page(reading)
+                await send(page.lines, 0)
             with trio.move_on_after(max(0.0, min(selection.until - time.time(), 1e9))):
                 while not is_past:
                     ended = over()

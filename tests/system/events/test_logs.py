@@ -9,7 +9,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import NotFound, from_reply
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
-from tests.support.wire import PATIENCE
+from tests.support.wire import LOGS, PATIENCE
 from tests.system.agents import ask, relay, up
 
 COUNTER = """
@@ -121,7 +121,8 @@ def test_the_log_of_an_agent_outlives_a_kill_of_the_kernel(own_kernel: OwnKernel
     with kernel.client() as client:
         until(lambda: len(texts(client, name="counter", since=0)) == 2, "it has written")
         say(client, "gone", "echo from before")
-        until(lambda: next(kernel.state_dir.glob("logs/gone.1.1.jsonl"), None), "it is on disk")
+        file = kernel.state_dir / "logs" / "gone.1.1.jsonl"
+        until(lambda: file.exists() and "from before" in file.read_text(), "it is on disk")
     kernel.kill()
     kernel.start_again()
     kernel.wait_ready()
@@ -196,6 +197,25 @@ def test_following_gives_each_line_once_while_they_are_written_to_disk(client: A
         found = [int(line["text"]) for page in pages for line in page["lines"]]
 
     assert found == list(range(1, 501))
+
+
+def test_followings_of_one_caller_that_wait_for_each_other_give_each_line_once(
+    kernel: Kernel, client: AgentOSClient
+) -> None:
+    client.spawn("brisk", command=["sh", "-c", "for i in $(seq 300); do echo $i; sleep 0.002; done"])
+    with kernel.connect() as wire:
+        wire.hello()
+        for number in range(1, 31):
+            wire.send(LOGS, {"name": "brisk", "since": 0, "stream": "stdout", "follow": True}, number)
+        found: dict[int, list[int]] = {number: [] for number in range(1, 31)}
+        left = set(found)
+        while left:
+            reply = wire.receive()
+            found[reply.id] += [int(line["text"]) for line in reply.json["lines"]]
+            if reply.op == LOGS:
+                left.remove(reply.id)
+
+    assert found == {number: list(range(1, 301)) for number in found}
 
 
 def test_the_last_state_of_agents_is_logged_when_the_root_gives_up(own_kernel: OwnKernel) -> None:

@@ -65,5 +65,5 @@ class Machine:
             used = sum(sizes.values())
             self.peak = max(self.peak, used)
             if used > self.memory:
+                self.killed += 1  # before its end can be seen
                 kill_all([max(sizes, key=sizes.__getitem__)])
-                self.killed += 1

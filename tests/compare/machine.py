@@ -9,6 +9,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 from attrs import define, field
 
@@ -22,6 +23,14 @@ def adopt_orphans(adopt: bool) -> None:
     """Whether processes whose parent ends become children of this process, and not of the host's init."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def has_begun(pid: int) -> bool:
+    """Whether a child executes a program of its own: until then it has this process's memory, and its command line."""
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes() != Path("/proc/self/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @define
@@ -59,9 +68,13 @@ class Machine:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(one.pid, 0)
 
+    def measure(self) -> dict[Identity, int]:
+        """What each process of the setup uses."""
+        return {one: own_memory(one.pid) for one in self.processes() if has_begun(one.pid)}
+
     def _watch(self) -> None:
         while not self._over.wait(INTERVAL):
-            sizes = {one: own_memory(one.pid) for one in self.processes()}
+            sizes = self.measure()
             used = sum(sizes.values())
             self.peak = max(self.peak, used)
             if used > self.memory:

@@ -1,6 +1,8 @@
 """What `make compare` measures with; the whole is played by hand, as it takes a quarter of an hour."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +16,7 @@ from tests.compare import report
 from tests.compare.machine import Machine
 from tests.compare.programs import tools
 from tests.compare.setups import PYTHON, Outcome, read_results
+from tests.support.kernel import until
 
 LEAK = "kept = []\nwhile True: kept.append(b'x' * (4 << 20))"
 SLEEP = "import time; time.sleep(1000)"
@@ -45,6 +48,19 @@ def test_the_largest_process_is_killed_when_the_memory_is_full(machine: Machine)
 
     assert not Path("/proc", str(small.pid)).exists()
     small.wait(60)
+
+
+def test_a_child_that_has_not_begun_its_program_uses_nothing(machine: Machine) -> None:
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    program = run(SLEEP)
+    try:
+        until(lambda: {one.pid for one in machine.measure()} == {program.pid}, "the other one has begun")
+        assert child in {one.pid for one in machine.processes()}
+    finally:
+        machine.clear()
+        program.poll()
 
 
 def test_what_a_program_leaves_behind_is_found_and_ended(machine: Machine) -> None:

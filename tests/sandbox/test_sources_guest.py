@@ -31,7 +31,7 @@ async def main(spawner, place):
     await workspaces.release(project)
     print(sorted(os.listdir(place / "project")))
 
-spawner = Spawner.start(zygote_timeout=240)
+spawner = Spawner.start()
 with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
     trio.run(main, spawner, Path(place))
 spawner.close()

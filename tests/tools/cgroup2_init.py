@@ -24,14 +24,13 @@ import select
 import signal
 import struct
 import tempfile
-import time
 import traceback
 import tty
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-UML_MODULES = Path("/usr/lib/uml/modules")
+MODULES = Path("/usr/lib/uml/modules")
 WORK = "CGROUP2_VM_WORK"  # the variable that names the host's side's directory
 BOOT = "boot.json"  # in that directory
 HEADER = struct.Struct(">BI")
@@ -41,7 +40,7 @@ USER = 1000  # uid and gid
 POWER_OFF = 0x4321FEDC
 MOVE, NOSUID, NODEV, NOEXEC = 8192, 2, 4, 8
 NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x40000000  # CLONE_NEWNS, NEWUTS, NEWIPC, NEWNET
-FINIT_MODULE, COMPRESSED = 313, 4  # x86_64; a flag of it
+FINIT_MODULE = 313  # x86_64
 
 CGROUP_MOUNT = ("cgroup2", CGROUPS, NOSUID | NODEV | NOEXEC, "nsdelegate,memory_recursiveprot")
 GUEST_FILE_SYSTEMS = (
@@ -81,9 +80,9 @@ def _read_exactly(read: Callable[[int], bytes], length: int) -> bytes | None:
     return bytes(got)
 
 
-def find_overlay(modules: Path) -> Path | None:
-    """The module of the file system that keeps writes apart; compressed or not."""
-    return next(modules.rglob("overlay.ko*"), None)
+def find_overlay() -> Path | None:
+    """The module of the file system that keeps writes apart."""
+    return next(MODULES.rglob("overlay.ko"), None)
 
 
 def _mount(libc: Any, source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
@@ -101,11 +100,11 @@ def _send(channel: int, kind: int, body: bytes) -> None:
         data = data[os.write(channel, data) :]
 
 
-def _load_overlay(libc: Any, engine: str) -> None:
-    found = find_overlay(UML_MODULES if engine == "uml" else Path("/lib/modules", os.uname().release))
+def _load_overlay(libc: Any) -> None:
+    found = find_overlay()
     assert found is not None, "the host's side has found it"
     module = os.open(found, os.O_RDONLY)
-    libc.syscall(FINIT_MODULE, module, b"", 0 if found.suffix == ".ko" else COMPRESSED)
+    libc.syscall(FINIT_MODULE, module, b"", 0)
     os.close(module)
 
 
@@ -124,7 +123,6 @@ def _make_root(libc: Any, top: str) -> None:
     os.chroot(".")
     os.chdir("/")
     _put("/proc/sys/kernel/modprobe", "\n")  # nothing to load on demand: 200 kinds of socket cost 40 s to look for
-    _put("/proc/sys/vm/drop_caches", "2")  # virtiofsd lets the kernel keep names and sizes, which the host may change
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         if not os.path.lexists(f"/dev/{name}"):
             os.symlink(f"/proc/self/fd{target}", f"/dev/{name}")
@@ -234,28 +232,23 @@ def _clear(cgroups: str) -> None:
             os.rmdir(f"{above}/{name}")
 
 
-def _open_channel(devices: str, engine: str) -> int:
-    """The second console or, with QEMU, the serial port."""
-    if engine == "uml":
-        console = os.open(f"{devices}/tty1", os.O_RDWR | os.O_NOCTTY)
-        tty.setraw(console)
-        return console
-    while not (ports := list(Path(devices).glob("vport*p1"))):  # it appears a little after the boot
-        time.sleep(0.01)
-    return os.open(ports[0], os.O_RDWR)
+def _open_channel(devices: str) -> int:
+    console = os.open(f"{devices}/tty1", os.O_RDWR | os.O_NOCTTY)
+    tty.setraw(console)
+    return console
 
 
 def _run_jobs(work: str) -> None:
     """Run what comes over the channel, until the host's side is gone."""
     libc = ctypes.CDLL(None, use_errno=True)
     boot = json.loads(Path(work, BOOT).read_text())
-    _load_overlay(libc, boot["engine"])
+    _load_overlay(libc)
     top = f"{work}/mnt"
     _mount(libc, "tmpfs", top, "tmpfs")
     for name in ("devices", "cgroups", "root"):
         os.mkdir(f"{top}/{name}")
     _mount(libc, "devtmpfs", f"{top}/devices", "devtmpfs", NOSUID)
-    channel = _open_channel(f"{top}/devices", boot["engine"])
+    channel = _open_channel(f"{top}/devices")
     kind, _, flags, options = CGROUP_MOUNT
     _mount(libc, kind, f"{top}/cgroups", kind, flags, options)
     if boot["alone"]:

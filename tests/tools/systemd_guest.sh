@@ -6,7 +6,7 @@ mkdir "$group/outside" "$group/systemd"
 echo $$ >"$group/outside/cgroup.procs"
 echo "+memory +pids +cpu" >"$group/cgroup.subtree_control"
 mkdir -p /run/systemd/system
-cp -r "$1"/* /run/systemd/system/
+cp "$1"/* /run/systemd/system/
 for unit in udevd udev-trigger tmpfiles-setup tmpfiles-setup-dev sysusers sysctl random-seed update-utmp journal-flush; do
   ln -s /dev/null "/run/systemd/system/systemd-$unit.service" # a guest without devices needs none, and is quicker
 done

@@ -1,5 +1,7 @@
-"""Which kernel a host's guests get, and what is said where there is none."""
+"""The guest kernel: what it needs, and what its commands find of each other."""
 
+import contextlib
+import math
 import os
 import select
 import signal
@@ -11,22 +13,10 @@ import pytest
 
 from tests.support.guest import RunInGuest, need_guest
 from tests.support.kernel import until
-from tests.tools import cgroup2_vm
+from tests.tools import cgroup2_init, cgroup2_vm
 
 SAPPHIRE_RAPIDS = "processor\t: 0\nflags\t\t: fpu sse2 avx512_fp16 amx_bf16 amx_tile amx_int8 arch_capabilities\n"
 OLDER = "processor\t: 0\nflags\t\t: fpu sse2 avx512_vnni arch_capabilities\nbugs\t\t: amx_tile\n"
-
-
-@pytest.fixture
-def cpu_with_amx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text(SAPPHIRE_RAPIDS)
-    monkeypatch.setattr(cgroup2_vm, "CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.delenv(cgroup2_vm.ENGINE, raising=False)
-
-
-@pytest.fixture
-def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
 
 
 def test_amx_is_told_by_the_flags_of_the_cpu() -> None:
@@ -35,55 +25,38 @@ def test_amx_is_told_by_the_flags_of_the_cpu() -> None:
     assert not cgroup2_vm.has_amx("")
 
 
-@pytest.mark.usefixtures("cpu_with_amx")
-def test_a_cpu_with_amx_is_given_to_qemu_unless_another_engine_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cgroup2_vm.engine() == "qemu"
-
-    monkeypatch.setenv(cgroup2_vm.ENGINE, "uml")
-    assert cgroup2_vm.engine() == "uml"
-
-
-@pytest.mark.usefixtures("cpu_with_amx", "nothing_installed")
-def test_with_amx_and_no_qemu_tests_are_skipped_with_that_reason_even_where_nothing_may_be(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("programs", "needs"),
+    [((), "install user-mode-linux"), (("linux.uml",), "install gcc libc6-dev"), (("linux.uml", "cc"), None)],
+)
+def test_what_a_guest_needs_may_not_be_missing(
+    programs: tuple[str, ...], needs: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    (tmp_path / "cpuinfo").write_text(SAPPHIRE_RAPIDS)
+    (tmp_path / "overlay.ko").touch()
+    for name in programs:
+        (tmp_path / name).touch(0o755)
+    monkeypatch.setattr(cgroup2_vm, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(cgroup2_init, "MODULES", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("AGENTOS_MUST_SANDBOX", "1")
 
-    with pytest.raises(pytest.skip.Exception, match="can't run programs on a CPU with AMX, and QEMU can't be used: "):
+    with contextlib.nullcontext() if needs is None else pytest.raises(pytest.fail.Exception, match=needs):
         need_guest()
 
 
-@pytest.mark.usefixtures("nothing_installed")
-def test_without_amx_a_missing_kernel_is_no_excuse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text(OLDER)
-    monkeypatch.setattr(cgroup2_vm, "CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setenv("AGENTOS_MUST_SANDBOX", "1")
+def test_registers_that_a_cpu_has_beyond_those_of_the_guest_are_kept(guest: RunInGuest) -> None:
+    code = "import array, math; print(math.fsum(math.sqrt(n) for n in array.array('d', range(1000))))"
 
-    for engine in ("", "qemu"):
-        monkeypatch.setenv(cgroup2_vm.ENGINE, engine)
-        with pytest.raises(pytest.fail.Exception, match=r"apt-get install|only root"):
-            need_guest()
+    assert guest("sh", "-c", f'for i in 1 2 3; do "{sys.executable}" -c "{code}" & done; wait').out == (
+        f"{math.fsum(math.sqrt(n) for n in range(1000))}\n" * 3
+    )
 
 
-def test_a_guest_that_dies_of_its_cpus_registers_says_what_to_set() -> None:
-    said = cgroup2_vm.no_guest("the guest did not end", "ptrace set fp regs failed, errno = 14\nKernel panic")
-
-    assert "linux.uml can't run programs on this CPU: set CGROUP2_VM_ENGINE=qemu" in said
-    assert "CGROUP2_VM_ENGINE" not in cgroup2_vm.no_guest("the guest did not end", "Kernel panic")
-
-
-@pytest.mark.usefixtures("long")
-@pytest.mark.parametrize("engine", ["uml", "qemu"])
-def test_a_guest_runs_a_command_with_control_groups_of_version_2(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cgroup2_vm.ENGINE, engine)
-    if cgroup2_vm.has_amx(cgroup2_vm.CPUINFO.read_text()) and engine == "uml":
-        pytest.skip("linux.uml can't run programs on a CPU with AMX")
-    if engine == "qemu" and (why := cgroup2_vm.lacking()):
-        pytest.skip(why)  # installed only where it is needed
-    need_guest()
+def test_a_guest_runs_a_command_with_control_groups_of_version_2(guest: RunInGuest) -> None:
     script = "cat $CGROUP2_SCOPE/cgroup.controllers; id -u; echo no >&2; touch /usr/written; exit 3"
 
-    ended = cgroup2_vm.run(cgroup2_vm.Job(["sh", "-c", script], user=True))
+    ended = guest("sh", "-c", script, user=True, alone=True)
 
     assert (ended.code, ended.out) == (3, f"cpu memory pids\n{cgroup2_vm.USER}\n")
     assert ended.err.startswith("no\n")

@@ -36,13 +36,6 @@ StandardOutput=file:/run/check.log
 StandardError=inherit
 """
 
-# A start takes a minute where the CPU is emulated and the host is busy.
-PATIENT = """
-[Service]
-TimeoutStartSec=infinity
-WatchdogSec=300s
-"""
-
 CHECK = """
 systemctl show agentos -p SubState; systemctl show agentos -p StatusText
 cat /proc/$(systemctl show agentos -p MainPID --value)/cgroup
@@ -101,8 +94,6 @@ def test_the_system_service_is_up_with_all_limits_and_stops_in_order(guest: RunI
     units.mkdir()
     tree = tmp_path / "agentos.toml"
     (units / "agentos.service").write_text(unit.text)
-    (units / "agentos.service.d").mkdir()
-    (units / "agentos.service.d" / "patient.conf").write_text(PATIENT)
     (units / "check.service").write_text(CHECK_UNIT)
     (units / "check.sh").write_text(CHECK)
     tree.write_text(TREE)

@@ -32,7 +32,6 @@ if made.root: made.root.remove()
 
 
 @pytest.mark.parametrize("user", INSIDE)
-@pytest.mark.timeout(2500)  # an emulated CPU has 2,400 seconds for them all
 def test_what_holds_here_holds_there(guest: RunInGuest, user: str) -> None:
     ended = guest(sys.executable, "-m", "pytest", *OPTIONS, *INSIDE[user], user=user == "user", timeout=600)
 

@@ -14,7 +14,7 @@ from agentos.sandbox.report.walls import LAYERS
 from tests.support import fork_server
 from tests.support.guest import RunInGuest
 from tests.support.wire import PATIENCE
-from tests.tools import cgroup2_vm, crippled
+from tests.tools import crippled
 
 ROOT = os.geteuid() == 0
 HERE = Path(__file__).parents[3]
@@ -266,20 +266,14 @@ def row(lines: list[str], layer: str) -> str:
     return next(" ".join(line.split()) for line in lines if line.startswith(f"{layer} "))
 
 
-def landlock() -> str:
-    """What the doctor says of it in the guest."""
-    return "Landlock ABI 6" if cgroup2_vm.engine() == "qemu" else "no Landlock"
-
-
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
 def test_in_a_delegated_scope_all_limits_hold_and_the_scope_is_left_as_it_was(guest: RunInGuest, user: bool) -> None:
     lines = in_guest(guest, sys.executable, "-c", BEFORE_AND_AFTER, user=user)
 
     who = "agents run as uid 1000" if user else "a uid for each agent"
-    assert lines[0] == f"standard: all walls; limits by cgroup v2; {landlock()}; {who}"
-    if landlock() == "no Landlock":
-        assert row(lines, "landlock") == "landlock no Landlock: landlock_create_ruleset: Function not implemented"
-        assert "For landlock: a kernel with it: Linux 5.13 or later, built with CONFIG_SECURITY_LANDLOCK" in lines
+    assert lines[0] == f"standard: all walls; limits by cgroup v2; no Landlock; {who}"
+    assert row(lines, "landlock") == "landlock no Landlock: landlock_create_ruleset: Function not implemented"
+    assert "For landlock: a kernel with it: Linux 5.13 or later, built with CONFIG_SECURITY_LANDLOCK" in lines
     assert [row(lines, name) for name in ("memory", "pids", "cpu")] == [
         "memory yes cgroup v2",
         "pids yes cgroup v2",
@@ -307,7 +301,7 @@ def test_a_user_without_a_scope_is_told_how_to_get_one(guest: RunInGuest) -> Non
     lines = in_guest(guest, *DOCTOR, user=True, delegate=False)
 
     limits = "limits by rlimits, cpu not limited"
-    assert lines[0] == f"standard: all walls; {limits}; {landlock()}; agents run as uid 1000"
+    assert lines[0] == f"standard: all walls; {limits}; no Landlock; agents run as uid 1000"
     assert "can't be written by uid 1000" in row(lines, "cpu")
     assert "systemd-run --user --scope -p Delegate=yes" in " ".join(" ".join(lines).split())
 

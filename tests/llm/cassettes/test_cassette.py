@@ -141,11 +141,12 @@ async def test_record_begins_anew_but_not_before_an_answer(tmp_path: Path) -> No
 
 async def test_questions_at_once_are_sorted_by_when_they_were_asked(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    turns = [trio.Event() for _ in range(8)]
+    arrived, turns = [trio.Event() for _ in range(8)], [trio.Event() for _ in range(8)]
 
     class Backwards(Offline):
         async def answer(self, question: Question, on_delta: Any) -> Answer:
             number = int(question.messages[0].text)
+            arrived[number].set()
             if number + 1 < len(turns):
                 await turns[number + 1].wait()
             return await super().answer(question, on_delta)
@@ -158,7 +159,7 @@ async def test_questions_at_once_are_sorted_by_when_they_were_asked(tmp_path: Pa
 
         for number in range(8):
             nursery.start_soon(one, number)
-            await trio.testing.wait_all_tasks_blocked(0.001)
+            await arrived[number].wait()
     written = path.read_text()
     places = [written.index(f'"text": "{number}"') for number in range(8)]
     assert places == sorted(places)

@@ -3,11 +3,20 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from agentos.database import open_database
 from agentos.services.usage import TABLES, Row, UsageLog, day_of
 from agentos_sdk.values import Usage
 
-TODAY = day_of(time.time())
+NOON = 1_800_014_400.0
+TODAY = day_of(NOON)
+
+
+@pytest.fixture(autouse=True)
+def noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that runs at midnight ends on the day that it began."""
+    monkeypatch.setattr(time, "time", lambda: NOON)
 
 
 async def test_cached_input_is_added_up_by_day_and_kept(tmp_path: Path) -> None:

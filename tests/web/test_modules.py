@@ -472,9 +472,10 @@ def test_a_tree_by_attention_folds_none_that_needs_it(page: Any) -> None:
         """async () => {
           const { fold, urgentFirst } = await load("pages/tree.js");
           const state = (n) => n === 7 ? "failed" : n === 9 ? "backing_off" : "waiting";
-          const children = Array.from({ length: 40 }, (_, n) => ({ name: `w-${n}`, type: "agent", id: n, state: state(n) }));
-          const rows = new Map();
-          return [fold(children, null), fold(urgentFirst(children, rows), rows)].map((groups) => groups.map((group) => group.length));
+          const agent = (_, n) => ({ name: `w-${n}`, type: "agent", id: n, state: state(n) });
+          const children = Array.from({ length: 40 }, agent), rows = new Map();
+          const sizes = (groups) => groups.map((group) => group.length);
+          return [sizes(fold(children, null)), sizes(fold(urgentFirst(children, rows), rows))];
         }"""
     )
 

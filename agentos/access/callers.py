@@ -375,9 +375,14 @@ class Callers:
         return found.name if found is not None else self.mail.by_id(number).name
 
     def _is_parent(self, number: int, other: int) -> bool:
-        """The operator, on any connection, is the parent of the declared agents and of those that it spawned."""
+        """The operator, on any connection, is the parent of the declared agents and of those that it spawned.
+
+        A guest is, on any connection of its name, of those that it spawned.
+        """
         agent = self.registry.get(self.places.find(number))
         if agent is None or agent.spawner == other:
             return agent is not None
+        if agent.guest is not None and (guest := self._guests.get(other)) is not None:
+            return guest.name == agent.guest
         of_operator = agent.parent is None and agent.guest is None
         return of_operator and other not in self._guests and self.registry.get(other) is None

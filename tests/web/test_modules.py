@@ -467,6 +467,21 @@ def test_a_tree_by_attention_has_what_failed_first_also_below_a_supervisor(page:
     assert names == ["shop", "sick", "back", "a", "b", "empty"]
 
 
+def test_a_tree_by_attention_folds_none_that_needs_it(page: Any) -> None:
+    sizes = page.evaluate(
+        """async () => {
+          const { fold, urgentFirst } = await load("pages/tree.js");
+          const state = (n) => n === 7 ? "failed" : n === 9 ? "backing_off" : "waiting";
+          const agent = (_, n) => ({ name: `w-${n}`, type: "agent", id: n, state: state(n) });
+          const children = Array.from({ length: 40 }, agent), rows = new Map();
+          const sizes = (groups) => groups.map((group) => group.length);
+          return [sizes(fold(children, null)), sizes(fold(urgentFirst(children, rows), rows))];
+        }"""
+    )
+
+    assert sizes == [[40], [1, 1, 38]]
+
+
 def test_a_long_name_is_cut_before_its_end(page: Any) -> None:
     shown = page.evaluate(
         """async () => {

@@ -284,3 +284,17 @@ def test_a_guest_cant_take_the_name_that_an_agent_has_registered(kernel: Kernel,
         assert inside.call(REGISTER, {"name": "deploy-bot"})["success"]
 
     assert wire.call(HELLO, {"as": "deploy-bot"})["code"] == "already_exists"
+
+
+def test_what_a_guest_spawned_may_write_to_it_also_on_its_next_connection(kernel: Kernel, wire: Wire) -> None:
+    with kernel.connect() as first:
+        guest(first, **{"as": "boss"})
+        child = first.call(SPAWN, {"name": "reporter", "permissions": "minimal", **CHILD})["id"]
+    with kernel.connect() as again, kernel.connect() as other, kernel.connect_as(child) as below:
+        guest(other, **{"as": "another"})
+        # Until its former connection has ended, that one has the mailbox of the name.
+        number = guest(again, **{"as": "boss"})["agent_id"]
+        assert below.call(SEND, {"to": number, "message": "done"})["success"]
+        assert again.call(RECV, {"timeout": PATIENCE})["messages"][0]["message"] == "done"
+        assert below.call(SEND, {"to_name": "another", "message": "done"})["code"] == "permission_denied"
+        wire.call(KILL, {"id": child})

@@ -13,6 +13,7 @@ import { firstQuoted } from "./approvals.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 
 const NEAR = 0.8; // of a limit
+const MOST_SHOWN = 12; // what needs attention: the rest of the page is to be seen, too
 
 /** @typedef {{key: string, glyph: string, colour: string, name: string, state: unknown, text: unknown, row?: Record<string, any>, approval?: Record<string, any>}} Item */
 
@@ -84,7 +85,7 @@ export function quote(row) {
 export function overview() {
   const items = attention();
   const count = (/** @type {string} */ state) => [...agents.get().values()].filter((row) => row.state === state).length;
-  const shown = items.slice(0, 30);
+  const shown = items.slice(0, MOST_SHOWN);
   const shownEvents = events.get().filter((event) => event.type !== "CUSTOM" && !ROUTINE.includes(event.type)).slice(-12).reverse();
   return html`
     <section aria-label="needs attention">

@@ -62,7 +62,7 @@ function sessionTable(why) {
   const reply = known.get();
   if (!reply) return null;
   return html`<table class="list-table block"><thead><tr><th>link</th><th>rights</th><th>ends</th><th class="spare">since</th><th class="spare">browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
-    <td>${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td>${one.role.replaceAll("-", " ")}</td><td>${one.until === null ? "12 h without use" : exactTime(one.until)}</td><td class="word spare">${one.started === null ? "" : exactTime(one.started)}</td><td class="muted spare" title=${one.browser}>${one.browser === null ? "not used yet" : browserName(one.browser)}</td>
+    <td>${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td class="word">${one.role.replaceAll("-", " ")}</td><td>${one.until === null ? "12 h without use" : exactTime(one.until)}</td><td class="word spare">${one.started === null ? "" : exactTime(one.started)}</td><td class="muted spare" title=${one.browser}>${one.browser === null ? "not used yet" : browserName(one.browser)}</td>
     <td class="number"><button disabled=${Boolean(why) || one.id === reply.own} title=${why || `agentos dashboard --revoke ${one.id}`} @click=${() => loadSessions(one.id)}>revoke</button></td></tr>`)}</tbody></table>`;
 }
 

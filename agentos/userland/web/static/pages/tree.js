@@ -7,7 +7,7 @@ import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { plural } from "../parts/text/format.js";
 import { shown } from "../parts/reply.js";
-import { stateColour, urgency } from "../parts/state.js";
+import { ORDER, stateColour, urgency } from "../parts/state.js";
 import { agentRow, chip, escalations, foldRow, notice, supervisorRow } from "../parts/treerow.js";
 import { since } from "./overview.js";
 
@@ -72,9 +72,10 @@ function walk(node, path, depth, rails, last, bracket, lines, rows) {
   if (shut) return;
   const together = node.strategy === "one_for_all" || node.strategy === "rest_for_one";
   const selected = route.get().params.agent; // is never folded
-  const children = route.get().params.sort === "attention" ? urgentFirst(node.children ?? [], rows) : node.children ?? [];
+  const sorted = route.get().params.sort === "attention";
+  const children = sorted ? urgentFirst(node.children ?? [], rows) : node.children ?? [];
   const inner = depth ? [...rails, !last] : [];
-  const groups = opened.get().has(key) ? children.map((/** @type {Row} */ child) => [child]) : fold(children);
+  const groups = opened.get().has(key) ? children.map((/** @type {Row} */ child) => [child]) : fold(children, sorted ? rows : null);
   groups.forEach((/** @type {Row[]} */ group, /** @type {number} */ index) => {
     const isLast = index === groups.length - 1;
     const place = !together ? "" : groups.length === 1 ? "only" : !index ? "first" : isLast ? "last" : "middle";
@@ -93,13 +94,14 @@ export function urgentFirst(children, rows) {
   return children.map((child) => ({ child, place: worst(child) })).sort((one, other) => (one.place === other.place ? 0 : one.place - other.place)).map((one) => one.child);
 }
 
-/** Runs of more than 30 agents with names that differ by their number only. @param {Row[]} children @returns {Row[][]} */
-function fold(children) {
+/** Runs of more than 30 agents with names that differ by their number only; with `rows`, of none that needs attention. @param {Row[]} children @param {Map<number, Row>|null} rows @returns {Row[][]} */
+export function fold(children, rows) {
+  const calm = (/** @type {Row} */ child) => !rows || urgency(rows.get(child.id) ?? child) > ORDER.indexOf("backing_off");
   /** @type {Row[][]} */
   const groups = [];
   for (const child of children) {
     const before = groups[groups.length - 1];
-    const alike = before && child.type === "agent" && before[0].type === "agent" && stem(before[0].name) === stem(child.name) && !child.children?.length;
+    const alike = before && child.type === "agent" && before[0].type === "agent" && stem(before[0].name) === stem(child.name) && !child.children?.length && calm(before[0]);
     if (alike) before.push(child);
     else groups.push([child]);
   }

@@ -7,7 +7,7 @@ import { cores } from "./charts/cpu.js";
 import { bytes, cutMiddle, number, plural, timeOfDay, visible } from "./text/format.js";
 import { fresh } from "./fresh.js";
 import { memoryLimit } from "./charts/limits.js";
-import { bar, shortName, stateColour, stateTag, stateWord } from "./state.js";
+import { bar, shortName, stateColour, stateTag, stateWord, urgency } from "./state.js";
 
 /** @typedef {Record<string, any>} Row */
 /** `bracket`: where the line stands among siblings that restart together: "first", "middle", "last", "only", or "" where they don't.
@@ -65,7 +65,7 @@ export function supervisorRow(line, height, mark) {
 export function foldRow(line, height) {
   const { node, folded: rows = [] } = line;
   const counts = new Map();
-  for (const one of rows) counts.set(one.state, (counts.get(one.state) ?? 0) + 1);
+  for (const one of rows.toSorted((one, other) => urgency(one) - urgency(other))) counts.set(one.state, (counts.get(one.state) ?? 0) + 1);
   return html`<span class="first">${guides(line, height)}<span aria-hidden="true">▸</span><span class="cut">${visible(node.name)} (${rows.length})</span></span>
     <span class="rest cut">${[...counts].map(([state, count]) => html`<span class=${stateColour(state)}>${count} ${stateWord(state)}</span>`)}</span>`;
 }

@@ -182,15 +182,21 @@ class Plot {
     }
   }
 
-  /** The name of each series at its last value, below one another where these are close. */
+  /** The name of each series at its last value, or before its first one, where no line is, if there is room. */
   names() {
     const { context, drawing } = this;
     const last = (/** @type {Series} */ { values }) => values.findLast((value) => value !== null && value !== undefined);
-    const names = drawing.series.map((series, index) => ({ text: series.name, colour: series.colour ?? COLOURS[index], y: this.y(last(series) ?? 0) - 4 }));
+    const names = drawing.series.map((series, index) => {
+      const line = this.y(last(series) ?? 0);
+      return { text: series.name, colour: series.colour ?? COLOURS[index], y: line < LABEL + 4 ? line + LABEL : line - 4 };
+    });
+    const begin = Math.min(...drawing.series.map((series) => this.pieces(series)[0]?.[0][0] ?? Infinity)) - 6;
+    const widest = Math.max(...names.map(({ text }) => context.measureText(text).width));
+    const right = this.width - PAD.right - 2;
     context.textAlign = "right";
     for (const { text, colour, y } of spread(names, LABEL, this.height - PAD.bottom - 2)) {
       context.fillStyle = this.colour(colour);
-      context.fillText(text, this.width - PAD.right - 2, y);
+      context.fillText(text, begin > this.width / 2 + widest ? Math.min(right, begin) : right, y);
     }
     context.textAlign = "left";
   }

@@ -106,11 +106,14 @@ def test_a_hard_link_counts_once_and_a_symbolic_link_isnt_followed(place: int) -
     os.mkdir("below", dir_fd=place)
     for number in range(5):
         os.link("file", f"below/{number}", src_dir_fd=place, dst_dir_fd=place)
+    write(place, "pair", MIB)
+    os.link("pair", "below/pair", src_dir_fd=place, dst_dir_fd=place)
     os.symlink("/usr", "elsewhere", dir_fd=place)
 
     found = usage(place)
 
-    assert (found.inodes, MIB <= found.size < 2 * MIB) == (4, True)  # itself, file, below, elsewhere
+    assert found.inodes == 5  # itself, file, pair, below, elsewhere
+    assert 2 * MIB <= found.size < 3 * MIB
 
 
 def test_another_file_system_below_is_not_counted() -> None:

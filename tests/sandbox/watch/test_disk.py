@@ -283,6 +283,22 @@ async def test_an_agent_that_keeps_hiding_a_directory_is_ended(
     assert trio.current_time() >= MAX_CLOSED_WALKS - 1
 
 
+def test_a_directory_that_is_closed_now_and_then_is_no_reason_to_end_an_agent(place: int) -> None:
+    said: list[Exceeded] = []
+    watcher = DiskWatcher()
+    watcher.add(1, place, MIB, 100, said.append, os.getpid())
+    watched = watcher._watched[1]
+
+    for _ in range(MAX_CLOSED_WALKS):
+        for found in (*[Usage(closed=1)] * (MAX_CLOSED_WALKS - 1), Usage()):
+            watcher._check_usage(1, watched, found)
+    assert said == []
+
+    for _ in range(MAX_CLOSED_WALKS):
+        watcher._check_usage(1, watched, Usage(closed=1))
+    assert [str(one).partition(":")[0] for one in said] == ["disk limit 1M can't be enforced"]
+
+
 async def test_what_is_removed_or_cancelled_leaves_no_descriptor(place: int) -> None:
     before = descriptors()
     watcher = DiskWatcher()

@@ -213,3 +213,12 @@ def test_a_child_is_root_inside_only_where_its_parent_is(parents: Literal["root"
     else:
         assert inherit(child, parent).user == "root"
     assert inherit(replace(child, user=None), parent).user is None
+
+
+def test_a_child_has_terminals_only_where_its_parent_has() -> None:
+    child, parent = AgentSpec("child", terminals=True), AgentSpec("parent")
+
+    with pytest.raises(ExceedsParent, match="terminals: its parent parent has no terminals"):
+        inherit(child, parent)
+    assert inherit(child, replace(parent, terminals=True)).terminals
+    assert inherit(child, replace(parent, isolation="none")).terminals

@@ -1,11 +1,13 @@
-"""The queue of calls that wait to be written: when a flush is done."""
+"""The queue of calls that wait to be written: when a flush is done, and which recordings have room."""
 
 import threading
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
+from agentos.recordings import queue as module
 from agentos.recordings.format import CALLS
 from agentos.recordings.lines import LineMaker, Seen
 from agentos.recordings.queue import WriteQueue
@@ -41,3 +43,27 @@ async def test_a_flush_during_a_write_is_done_when_that_is_though_nothing_waits(
             await flushed.wait()
         assert (target.directory / CALLS).read_bytes().count(b"\n") == 1
         queue.close()
+
+
+async def test_what_was_written_takes_no_room_from_a_recordings_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING_BYTES", 100_000)
+    queue = WriteQueue(LineMaker(lambda result: result, list), lambda: None)
+    one, other = (Target(tmp_path / name, 1 << 20) for name in ("one", "other"))
+    call = Seen("coder/1", Op.NOOP, (1, 2), 0, 0, b"{}", None, b"{}")
+
+    def fill(target: Target) -> None:
+        while not queue.put(call, [target]):
+            pass
+
+    async with trio.open_nursery() as nursery:
+        fill(one)
+        nursery.start_soon(queue.serve)
+        with trio.fail_after(PATIENCE):
+            await queue.flush()
+        fill(other)
+        left = queue.put(call, [one])
+        queue.close()
+
+    assert not left

@@ -210,6 +210,20 @@ def test_what_is_more_than_a_whole_window_allows_never_fits() -> None:
         kept.reserve(["writer"], {"money": MONEY_UNITS * 3 // 4}, NOON)
 
 
+def test_a_reset_leaves_what_calls_of_this_window_hold_and_nothing_of_ended_ones() -> None:
+    kept = quotas(writer=Quota("tokens", 100, MINUTE))
+    kept.reserve(["writer"], {"tokens": 40}, NOON)
+    later = NOON + MINUTE
+    under_way = kept.reserve(["writer"], {"tokens": 30}, later)
+    kept.settle(kept.reserve(["writer"], {"tokens": 20}, later), {"tokens": 20}, later)
+
+    [row] = kept.reset("writer", later)
+
+    assert (row.settled, row.reserved) == (0, 30)
+    kept.settle(under_way, {"tokens": 30}, later)
+    assert kept.list_states(["writer"], later)[0].left == 70
+
+
 def test_the_counters_of_a_name_outlive_its_limit() -> None:
     kept = quotas(writer=Quota("tokens", 100, MINUTE))
     kept.reserve(["writer"], {"tokens": 100}, NOON)

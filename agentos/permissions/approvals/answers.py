@@ -62,6 +62,11 @@ class Answer(Struct, frozen=True):
     until: float | None = None
 
     @property
+    def key(self) -> tuple[int | str, str, str]:
+        """What it is about: a later answer about the same takes its place."""
+        return self.subject, self.action, self.object
+
+    @property
     def is_over(self) -> bool:
         return self.until is not None and self.until <= time.time()
 
@@ -133,12 +138,13 @@ class Answers:
 
     def check_room(self, wanted: int) -> None:
         """Raise ``QuotaExceeded`` if there are too many for ``wanted`` more."""
-        if len(self._all) + wanted > MAX_ANSWERS:
+        if len(self.list()) + wanted > MAX_ANSWERS:
             raise QuotaExceeded(f"{MAX_ANSWERS} answers are remembered already: forget some, or decide this one once")
 
     def remember(self, answers: Sequence[Answer]) -> None:
         """Apply answers that :func:`insert` has written."""
-        self._all |= {(one.subject, one.action, one.object): one for one in answers}
+        self._all = {key: one for key, one in self._all.items() if not one.is_over}
+        self._all |= {one.key: one for one in answers}
 
     def has(self, number: int) -> bool:
         """Whether there are any with this id."""
@@ -206,6 +212,12 @@ def _load(connection: sqlite3.Connection) -> Sequence[Answer]:
 
 
 def insert(answers: Sequence[Answer], connection: sqlite3.Connection) -> None:
+    """Write answers in the place of earlier ones about the same, which must not come back when these are revoked."""
+    keys = {one.key for one in answers}
+    found = connection.execute("SELECT id, part, answer FROM answers").fetchall() if keys else []
+    former = [(number, part, json.decode(answer, type=Answer)) for number, part, answer in found]
+    gone = [(number, part) for number, part, one in former if one.key in keys or one.is_over]
+    connection.executemany("DELETE FROM answers WHERE id = ? AND part = ?", gone)
     rows = [(one.id, part, json.encode(one)) for part, one in enumerate(answers)]
     connection.executemany("INSERT INTO answers VALUES (?, ?, ?)", rows)
 

@@ -40,7 +40,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
             audit.note(entry("gpt (question sha256:9a)", call="THINK", phase="outcome", outcome="timeout"))
             audit.note(entry("to pong", call="SEND", **done), 12)
             audit.note(entry("exit status 3", call="AGENT_EXITED", phase="outcome", outcome="failed"))
-            audit.note(entry("life 2, pid 8", call="AGENT_READY", **done))
+            audit.note(entry("life 12, pid 8", call="AGENT_READY", **done))
             audit.note(entry("watchdog: no call for 1 s", call="AGENT_UNHEALTHY", phase="outcome"))
             for _ in range(9):
                 audit.note(entry("x", name="other", agent=8, call="READ", **done))

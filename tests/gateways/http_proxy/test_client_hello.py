@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agentos.gateways.http_proxy.client_hello import MAX_HELLO_BYTES, HelloReader, NoServerName
 from tests.support.runs.rows import each_row
 
-from .hellos import extension, hello, real_hello, records, server_name
+from .hellos import counted, extension, hello, real_hello, records, server_name
 
 NAME = b"api.example.com"
 PLAIN = hello(server_name(NAME))
@@ -83,6 +83,7 @@ def test_an_encrypted_hello_beside_the_outer_name_is_no_reason_to_refuse() -> No
         (records(hello(server_name("ä.example".encode()))), "isn't a host name"),
         (records(hello(server_name(NAME)) + b"\1\0"), "another message follows"),
         (records(hello(extension(0, b"\0\x20"))), "malformed"),
+        (records(b"\1" + counted(PLAIN[4:] + b"\0\0", 3)), "data after its extensions"),
         (records(hello(PADDING, extension(22, b"\0" * 9000))), "more than 16 KiB"),
         (records(b"\1\xff\xff\xff"), "more than 16 KiB"),
     ],

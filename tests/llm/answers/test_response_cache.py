@@ -119,6 +119,16 @@ async def test_a_full_cache_drops_the_oldest_of_the_agent_with_the_most(monkeypa
     assert [number for number in range(100) if cache.get("flooder", bytes([number]))] == list(range(91, 100))
 
 
+async def test_an_answer_that_replaces_another_takes_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 10 * module.ENTRY_BYTES)
+    cache = ResponseCache(10.0)
+    cache.put("writer", b"other", answered(""))
+    for _ in range(100):  # equal questions that were asked at once
+        cache.put("writer", b"same", answered(""))
+
+    assert cache.get("writer", b"other") is not None
+
+
 @pytest.mark.parametrize("of", ["text", "logprobs", "arguments"])
 async def test_an_answer_of_more_than_a_mebibyte_is_not_kept(of: str) -> None:
     most, small, cache = module.MAX_ANSWER_BYTES, answered(), ResponseCache(10.0)

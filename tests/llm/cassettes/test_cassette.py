@@ -100,6 +100,15 @@ async def test_noise_is_masked_and_counted(tmp_path: Path, caplog: pytest.LogCap
     assert "equal only after masks: 1" in caplog.text
 
 
+async def test_of_questions_that_differ_in_noise_the_same_one_is_answered_first(tmp_path: Path) -> None:
+    path, asked = tmp_path / "a.jsonl", [question("it is 12:01:33"), question("it is 13:44:09")]
+    said = await record(path, *asked)
+    assert said[0] != said[1]
+    async with opened(path) as provider:
+        assert await ask(provider, asked[1]) == said[1]
+        assert await ask(provider, asked[0]) == said[0]
+
+
 async def test_extend_asks_what_is_missing_and_keeps_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     await record(path, question("old"))

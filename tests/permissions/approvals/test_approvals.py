@@ -134,6 +134,14 @@ async def test_a_ticket_expires(desk: Desk, mock_clock: MockClock) -> None:
     assert desk.queue.take(ANN, question()) is None
 
 
+async def test_a_ticket_lasts_no_longer_than_the_person_said(desk: Desk, mock_clock: MockClock) -> None:
+    await desk.approve(ANN, question(), seconds=60.0)
+
+    mock_clock.jump(61)
+
+    assert desk.queue.take(ANN, question()) is None
+
+
 async def test_a_ticket_for_a_changed_call_is_void_and_the_next_entry_says_so(desk: Desk) -> None:
     await desk.approve(ANN, question(digest="before"))
 

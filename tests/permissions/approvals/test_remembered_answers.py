@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentos.kernel.ports import Decision, Question, Right
+from agentos.permissions.approvals import answers
 from agentos.permissions.exec_request import ExecRequest
 from agentos.services.http.destination import parse_url
 from agentos.shell.reader import parse_text
@@ -14,6 +15,7 @@ from agentos_sdk.errors import (
     ApprovalRefused,
     BadRequest,
     NotFound,
+    QuotaExceeded,
 )
 from tests.support.runs.rows import each_row
 
@@ -146,6 +148,32 @@ async def test_an_answer_is_revoked(desk: Desk) -> None:
     assert desk.audit.entries[-1].outcome == "forgotten"
     with pytest.raises(NotFound, match="no remembered answer has the id 1"):
         await desk.queue.forget(OPERATOR, 1)
+
+
+async def test_an_answer_that_a_later_one_has_replaced_is_not_back_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        for digest in ("1", "2"):  # both wait before the first is decided
+            desk.ask(ANN, question(digest=digest))
+        for entry in await desk.listed(2):
+            await desk.decide(entry.id, remember="always")
+        await desk.queue.forget(OPERATOR, 2)
+        assert desk.queue.answers.list() == []
+    async with opened(tmp_path) as desk:
+        assert desk.queue.take(ANN, question(digest="3")) is None
+
+
+async def test_answers_that_are_over_leave_room_for_others(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MAX_ANSWERS", 1)
+    await desk.approve(ANN, question("/data/a"), remember="always", seconds=60.0)
+    with pytest.raises(QuotaExceeded, match="1 answers are remembered already"):
+        await desk.approve(ANN, question("/data/b"), remember="always")
+    [entry] = await desk.listed()
+
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 61)
+
+    await desk.decide(entry.id, remember="always")
+    assert [one.object for one in desk.queue.answers.list()] == ["/data/b"]
 
 
 async def test_a_remembered_refusal_is_stronger_than_a_remembered_approval(desk: Desk) -> None:

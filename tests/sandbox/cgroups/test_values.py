@@ -18,7 +18,7 @@ def test_a_cpu_share_becomes_turns_that_the_kernel_takes_and_that_are_no_more_th
 
     assert quota >= values.MIN_CPU_QUOTA
     assert values.MIN_CPU_QUOTA <= period <= values.MAX_CPU_PERIOD
-    assert share * 0.99 <= quota / period <= share * 1.001 or share > values.MAX_CPUS
+    assert share * 0.99 <= quota / period <= share * (1 + 1e-9) or share > values.MAX_CPUS
 
 
 @given(st.integers(1, 10_000))

@@ -106,11 +106,14 @@ def test_a_hard_link_counts_once_and_a_symbolic_link_isnt_followed(place: int) -
     os.mkdir("below", dir_fd=place)
     for number in range(5):
         os.link("file", f"below/{number}", src_dir_fd=place, dst_dir_fd=place)
+    write(place, "pair", MIB)
+    os.link("pair", "below/pair", src_dir_fd=place, dst_dir_fd=place)
     os.symlink("/usr", "elsewhere", dir_fd=place)
 
     found = usage(place)
 
-    assert (found.inodes, MIB <= found.size < 2 * MIB) == (4, True)  # itself, file, below, elsewhere
+    assert found.inodes == 5  # itself, file, pair, below, elsewhere
+    assert 2 * MIB <= found.size < 3 * MIB
 
 
 def test_another_file_system_below_is_not_counted() -> None:
@@ -278,6 +281,22 @@ async def test_an_agent_that_keeps_hiding_a_directory_is_ended(
 
     assert str(said[0]) == "disk limit 1M can't be enforced: not all of it can be counted in its workspace"
     assert trio.current_time() >= MAX_CLOSED_WALKS - 1
+
+
+def test_a_directory_that_is_closed_now_and_then_is_no_reason_to_end_an_agent(place: int) -> None:
+    said: list[Exceeded] = []
+    watcher = DiskWatcher()
+    watcher.add(1, place, MIB, 100, said.append, os.getpid())
+    watched = watcher._watched[1]
+
+    for _ in range(MAX_CLOSED_WALKS):
+        for found in (*[Usage(closed=1)] * (MAX_CLOSED_WALKS - 1), Usage()):
+            watcher._check_usage(1, watched, found)
+    assert said == []
+
+    for _ in range(MAX_CLOSED_WALKS):
+        watcher._check_usage(1, watched, Usage(closed=1))
+    assert [str(one).partition(":")[0] for one in said] == ["disk limit 1M can't be enforced"]
 
 
 async def test_what_is_removed_or_cancelled_leaves_no_descriptor(place: int) -> None:

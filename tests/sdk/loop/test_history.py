@@ -1,5 +1,6 @@
 """What of a conversation is left out when it no longer fits, and a task's budget."""
 
+import time
 from typing import Any
 
 import pytest
@@ -99,6 +100,26 @@ def test_what_was_asked_twice_is_counted_twice() -> None:
     assert (spent.tokens, spent.cost) == (20, 0.5)
     assert spent.budget == Budget(20, None, 1, 600.0)
     assert spent.exceeded() == "600 s have passed, which is budget.time"
+
+
+@each_row(
+    ("given", "used", "why"),
+    [
+        ({"tokens": 20}, {"tokens": 20}, "20 tokens are used, and budget.tokens is 20"),
+        ({"money": 0.5}, {"tokens": 1, "cost": 0.5}, "0.5 is spent, and budget.money is 0.5"),
+        ({"money": 0.5}, {"tokens": 1}, "budget.money: the model has no price"),
+        ({"tokens": 20, "money": 0.5}, {"tokens": 19, "cost": 0.4}, None),
+    ],
+)
+def test_a_budget_that_is_used_up_to_the_last_token_allows_no_further_step(
+    given: dict[str, Any], used: dict[str, Any], why: str | None
+) -> None:
+    spent = Spent(Budget.of(given), time.time())
+
+    spent.add(used)
+
+    found = spent.exceeded()
+    assert found is None if why is None else (found or "").startswith(why)
 
 
 def test_only_the_last_images_are_shown_and_none_counts_its_bytes() -> None:

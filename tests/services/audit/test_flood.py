@@ -37,6 +37,15 @@ def test_a_flood_of_one_kind_leaves_the_others_of_the_same_caller_room() -> None
     assert flood.admits(replace(READ, agent=8), 0.0)
 
 
+def test_all_agents_of_a_family_share_one_burst() -> None:
+    flood = EntryLimiter(burst=2, rate=0.0)
+
+    admitted = [flood.admits(replace(READ, agent=agent, family="agent 7"), 0.0) for agent in (7, 8, 9)]
+
+    assert admitted == [True, True, False]
+    assert flood.admits(replace(READ, agent=10, family="agent 10"), 0.0)
+
+
 def test_callers_whose_burst_is_full_again_are_forgotten_unless_some_was_counted() -> None:
     flood = EntryLimiter(burst=1, rate=1.0)
     flood.admits(READ, 0.0)

@@ -65,6 +65,18 @@ async def test_a_run_that_was_killed_is_cut_off(tmp_path: Path) -> None:
         assert not latest.locate(later.next - 1, later.boot).cut_off
 
 
+async def test_the_number_before_the_first_event_of_a_run_is_of_this_run(tmp_path: Path) -> None:
+    async with open_event_log(tmp_path / "events") as first:
+        publish(first, 3)
+    async with open_event_log(tmp_path / "events") as second:
+        before = second.next - 1
+        publish(second, 2)
+
+        start = second.locate(before, None)
+
+    assert (start.place, start.boot_changed, start.missed) == (before + 1, False, 0)
+
+
 @pytest.mark.parametrize("since", [5, 700, BOOT_STEP + 7])
 async def test_a_number_from_a_forgotten_run_is_not_taken_for_one_of_this(tmp_path: Path, since: int) -> None:
     log = EventLog(boot="b9")

@@ -211,12 +211,13 @@ def test_a_value_that_no_header_can_have_is_refused_without_showing_it(value: st
     assert not value or value not in str(caught.value)
 
 
-def test_a_file_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
-    file, fifo = tmp_path / "token", tmp_path / "fifo"
-    file.write_text(TOKEN)
-    file.chmod(0o644)
+def test_a_file_that_others_may_read_or_write_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    readable, writable, fifo, none = (tmp_path / name for name in ("readable", "writable", "fifo", "none"))
+    for file, mode in ((readable, 0o644), (writable, 0o602)):
+        file.write_text(TOKEN)
+        file.chmod(mode)
     os.mkfifo(fifo, 0o600)
 
-    for path, why in ((file, "chmod"), (fifo, "not a file"), (tmp_path / "none", "No such file")):
+    for path, why in ((readable, "chmod"), (writable, "chmod"), (fifo, "not a file"), (none, "No such file")):
         with pytest.raises(UnreadableSecret, match=why):
             read_value(secret(source=f"file:{path}"), {})

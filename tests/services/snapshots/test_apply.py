@@ -6,6 +6,7 @@ import os
 import stat
 import zlib
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -510,10 +511,10 @@ async def test_what_another_user_puts_in_the_place_of_the_staging_directory_stay
 @root_only
 async def test_an_agents_diff_tells_nothing_of_a_file_that_it_may_not_read(overlaid: Overlaid) -> None:
     secret = overlaid.project / "secret"
-    for guess in ("right", "wrong"):
+    for guess, mode in product(("right", "wrong"), (0o600, 0o640)):
         secret.write_text("right")
-        secret.chmod(0o600)
-        overlaid.write("secret", guess, mode=0o600)
+        secret.chmod(mode)
+        overlaid.write("secret", guess, mode=mode)
 
         shown = await overlaid.overlays.diff("w", by_agent=True)
 

@@ -379,7 +379,7 @@ async def test_a_key_is_charged_to_the_account_that_stored_it_last(tmp_path: Pat
 
 
 async def test_keys_come_in_order_by_prefix_and_page(tmp_path: Path) -> None:
-    keys = ["a", "a.", "a.b", "a.ü", "a.\U0010ffff", "b", "z\U0010ffff\U0010ffff"]
+    keys = ["a", "a.", "a.b", "a.ü", "a.\U0010ffff", "b", "y1", "y2", "z\U0010ffff\U0010ffff"]
     async with opened(tmp_path, StateLimits(100, 1000)) as kept:
         for key in reversed(keys):
             await store(kept, key)
@@ -387,10 +387,11 @@ async def test_keys_come_in_order_by_prefix_and_page(tmp_path: Path) -> None:
         assert await kept.keys(GLOBAL, [""], "", 100) == keys
         assert await kept.keys(GLOBAL, ["a."], "", 100) == keys[1:5]
         assert await kept.keys(GLOBAL, ["a.\U0010ffff"], "", 100) == [keys[4]]
-        assert await kept.keys(GLOBAL, ["z\U0010ffff"], "", 100) == [keys[6]]
+        assert await kept.keys(GLOBAL, ["z\U0010ffff"], "", 100) == [keys[-1]]
         assert await kept.keys(GLOBAL, ["a"], "a.", 2) == keys[2:4]
         assert await kept.keys(GLOBAL, ["a.b", "b", "c"], "", 100) == ["a.b", "b"]
         assert await kept.keys(GLOBAL, ["a.", "b", "z"], "a.ü", 2) == [keys[4], "b"]
+        assert await kept.keys(GLOBAL, ["b", "y"], "", 2) == ["b", "y1"]
         assert await kept.keys(GLOBAL, [], "", 100) == []
 
 

@@ -1,6 +1,7 @@
 """Sessions and links on disk: what ends them, and what a full disk or a killed kernel leaves of them."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from msgspec.structs import replace as evolve
 
 from agentos.private_files import UnsafeFile
+from agentos.userland.web import links
 from agentos.userland.web.links import DIRECTORY, LINKS, find_link, make_link, publish_url
 from agentos.userland.web.proof import Key, Opening, decode_opening
 from agentos.userland.web.sessions import FILE, IDLE_SECONDS, Session, Sessions
@@ -188,6 +190,17 @@ def test_a_symlink_for_the_links_isnt_followed(place: Path, tmp_path: Path) -> N
 
     with pytest.raises(UnsafeFile, match="symlink"):
         make_link(URL, RUN, tmp_path, "operator")
+
+
+def test_a_new_link_takes_the_place_of_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MAX_LINKS", 3)
+    made = []
+    for age in range(5, 0, -1):
+        made.append(key_of(make_link(URL, RUN, tmp_path, "viewer"))["id"])
+        then = time.time() - age
+        os.utime(tmp_path / DIRECTORY / LINKS / made[-1], (then, then))
+
+    assert {path.name for path in (tmp_path / DIRECTORY / LINKS).iterdir()} == set(made[2:])
 
 
 def test_a_link_names_no_port_that_the_kernel_doesnt_have(place: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from agentos.userland.mcp import clients
+from agentos.userland.mcp.transports.http_guard import LOOPBACK_NAMES, PATH, find_fault
 from tests.support.clients import httpx2
 from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
@@ -69,6 +70,15 @@ async def test_two_tokens_are_none(url: str, tmp_path: Path) -> None:
         answer = await sender.post(url, json=INITIALIZE, headers=headers)
 
     assert answer.status_code == 401
+
+
+def test_a_request_with_two_hosts_is_refused_though_one_is_ours() -> None:
+    hosts = [(b"host", name) for name in (b"localhost", b"evil.example")]
+
+    refusal = find_fault({"type": "http", "path": PATH, "headers": hosts}, LOOPBACK_NAMES)
+
+    assert refusal is not None
+    assert refusal.status_code == 421
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:80", "169.254.1.1", ""])

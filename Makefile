@@ -47,7 +47,7 @@ help:
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, and run their tests in jails"
 	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them; litellm's proxy and llama.cpp's server as providers"
-	@echo "make agents    set up coding agents of others from their registries, and run a task of each in a jail; clients of MCP"
+	@echo "make agents    set up coding agents of others from their registries, and run a task of each in a jail; clients and servers of MCP"
 	@echo "make compare   misbehaving agents on LangGraph, AutoGen, supervisord and AgentOS (docs/reference/comparison.md)"
 	@echo "make docs      run every command and code block of README and docs"
 
@@ -205,8 +205,24 @@ $(MCP_CLIENTS): pyproject.toml | $(RUN_READY)
 	@npm install --prefix $(VENV)/mcp-clients --silent --no-audit --no-fund --no-save @modelcontextprotocol/client
 	@touch $@
 
-agents: $(READY) $(CODING) $(MCP_CLIENTS)
-	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py tests/userland/mcp/test_foreign_clients.py
+# Servers of MCP, each in an environment of its own: of PyPI, and the one of npm.
+MCP_SERVERS := $(patsubst %,$(VENV)/mcp-servers/%/ready,mcp-server-fetch mcp-server-git mcp-server-sqlite mcp-server-time)
+MCP_FILES := $(VENV)/mcp-servers/server-filesystem/ready
+
+$(MCP_SERVERS): $(VENV)/mcp-servers/%/ready: | $(RUN_READY)
+	@echo "setting up $(VENV)/mcp-servers/$*, in a quarter of a minute"
+	@$(PYTHON) -m venv --without-pip $(VENV)/mcp-servers/$*
+	@$(PIP_INTO)/mcp-servers/$* install --quiet --disable-pip-version-check $*
+	@touch $@
+
+$(MCP_FILES): | $(RUN_READY)
+	@echo "setting up $(@D), in a quarter of a minute"
+	@npm install --prefix $(@D) --silent --no-audit --no-fund --no-save @modelcontextprotocol/server-filesystem
+	@touch $@
+
+agents: $(READY) $(CODING) $(MCP_CLIENTS) $(MCP_SERVERS) $(MCP_FILES)
+	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py tests/frameworks/test_mcp_servers.py \
+	  tests/userland/mcp/test_foreign_clients.py
 
 compare: $(READY) $(COMPARED)
 	$(BIN)/python -m tests.compare --docs

@@ -224,7 +224,8 @@ def find_command(package: Package, directory: Path) -> Sequence[str]:
         names = ", ".join(map(printable, others))
         known = f"name one with --from {package.name}: {names}" if names else "nor any other"
         raise Failed(f"{package.name} has no command {package.program}: {known}")
-    return ["env", f"{CODE}/bin/python", f"{CODE}/{found}", *package.args]  # a link, which is followed in the jail
+    # bin/python is a link, which env follows in the jail. env has a path, as -e PATH=... may leave out where it is.
+    return ["/usr/bin/env", f"{CODE}/bin/python", f"{CODE}/{found}", *package.args]
 
 
 def _find_script(package: Package, directory: Path) -> str:

@@ -27,7 +27,10 @@ PYPI = frozenset(
         "langchain",
         "langgraph",
         "llama-index-llms-openai",
+        "mcp",
         "mcp-server-fetch",
+        "mcp-server-git",
+        "mcp-server-sqlite",
         "mini-swe-agent",
     }
     | {"openai", "openai-agents", "pip", "py-spy", "pydantic-ai-slim", "requests", "smolagents", "socksio"}

@@ -26,13 +26,17 @@ PAGE = b"<html><body><article><h1>Tides</h1><p>High water is at noon.</p></artic
 
 @frozen
 class Server:
-    """``works`` and ``fails``: a tool, its arguments, and words of its result. ``{port}`` is that of a site."""
+    """``works`` and ``fails``: a tool, its arguments, and words of its result. ``{port}`` is that of a site.
+
+    ``marked``: it marks a result that is an error.
+    """
 
     package: str
     command: Sequence[str]
     works: tuple[str, Mapping[str, Any], str]
     fails: tuple[str, Mapping[str, Any], str]
     settings: str = ""
+    marked: bool = True
 
 
 def of_python(package: str, *args: str) -> tuple[str, Sequence[str]]:
@@ -59,6 +63,12 @@ permissions = { level = "minimal", allow = { domains = ["127.0.0.1:{port}"] } }
         *of_python("mcp-server-git", "--repository", "/workspace"),
         ("git_log", {"repo_path": "/workspace"}, "Message: Tell the tides"),
         ("git_show", {"repo_path": "/workspace", "revision": "v9"}, "Ref 'v9' did not resolve to an object"),
+    ),
+    "sqlite": Server(
+        *of_python("mcp-server-sqlite", "--db-path", "/workspace/tides.db"),
+        ("create_table", {"query": "CREATE TABLE tides (at TEXT)"}, "Table created successfully"),
+        ("read_query", {"query": "SELECT at FROM ebbs"}, "Database error: no such table: ebbs"),
+        marked=False,
     ),
     "time": Server(
         *of_python("mcp-server-time"),
@@ -128,7 +138,7 @@ def test_an_agent_calls_a_tool_of_a_server_and_is_told_its_errors(kernel: Kernel
     assert server.works[2] in text_of(works)
     assert not works["is_error"]
     assert filled(server.fails[2]) in text_of(fails)
-    assert fails["is_error"]
+    assert fails["is_error"] == server.marked
 
 
 def test_a_page_that_no_rule_allows_is_not_fetched(kernel: Kernel) -> None:

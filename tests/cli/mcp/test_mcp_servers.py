@@ -3,7 +3,7 @@
 import json
 import shutil
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def test_a_package_of_pip_is_installed_once_and_runs_without_network(
 
     assert (added.stderr, added.returncode) == ("", 0)
     assert call(kernel, "notes.add") == '[{"name": "add", "arguments": {"text": "milk"}}, "--deep"]'
-    assert table[0]["server"] == "env /agent/bin/python /agent/bin/note-server --deep"
+    assert table[0]["server"] == "/usr/bin/env /agent/bin/python /agent/bin/note-server --deep"
     assert table[0]["network"] == "none"
     assert f'workspace = "{workspace}"\n' in (kernel.place / "agentos.toml").read_text()
     assert (kernel.state_dir / "mcp" / "packages" / "notes" / "bin" / "note-server").is_file()
@@ -113,13 +113,16 @@ def test_a_package_of_npm_is_installed_once_and_none_of_its_scripts_runs(
     assert not (kernel.state_dir / "mcp" / "packages" / "notes" / "it-ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "name"), [(["no-such"], "no-such"), (["--with", "no-such", "note-server"], "note-server")]
+)
 def test_a_package_that_the_registry_does_not_have_adds_nothing(
-    agentos: Agentos, kernel: Kernel, registry: str, file: Path
+    agentos: Agentos, kernel: Kernel, registry: str, file: Path, words: Sequence[str], name: str
 ) -> None:
-    missing = agentos("mcp", "add", "notes", "--", "uvx", "no-such", PIP_INDEX_URL=f"{registry}/simple")
+    missing = agentos("mcp", "add", "notes", "--", "uvx", *words, PIP_INDEX_URL=f"{registry}/simple")
 
     assert missing.returncode == 1
-    assert "no-such isn't installed; pip says:" in missing.stderr
+    assert f"{name} isn't installed; pip says:" in missing.stderr
     assert "No matching distribution found for no-such" in missing.stderr
     assert "notes" not in file.read_text()
     assert not (kernel.state_dir / "mcp" / "packages" / "notes").exists()
@@ -217,6 +220,8 @@ def test_removing_a_server_leaves_the_rest_of_the_file(agentos: Agentos, kernel:
         (("notes", "--secret", "s", "--", "x"), "for a command use -e"),
         (("notes", "--network", "host", "--domain", "a.example", "--", "x"), "only a filtered network has rules"),
         (("notes", "--", "npx", "--shell", "x"), "expected no option but -y, -p, --package"),
+        (("notes", "--", "pipx", "run", "--with", "x", "y"), "expected no option but --spec"),
+        (("notes", "--", "uvx", "--with", "-r/x", "y"), "-r/x: expected a package of the index"),
         (("notes", "--", "npx", "../x"), "expected a package of the registry"),
         (("notes", "--", "/no/such/server"), "mcp.servers.notes.command"),
         (("notes", "--share", "none", "--", "x"), "is not one of"),

@@ -34,19 +34,23 @@ NPM_SCRIPT: Final = (
     'exec npm install --no-audit --no-fund --ignore-scripts --cache /workspace/cache -- "$1"'
 )
 PIP_SCRIPT: Final = (
-    '"$1" -m venv --without-pip package && exec "$1" -m pip --python package/bin/python install'
-    ' --no-input --disable-pip-version-check --no-cache-dir -- "$2"'
+    'python=$1 && shift && "$python" -m venv --without-pip package && exec "$python" -m pip --python package/bin/python'
+    ' install --no-input --disable-pip-version-check --no-cache-dir -- "$@"'
 )
 
 
 class Package(NamedTuple):
-    """A package to install: ``spec`` is what npm or pip gets, ``program`` the command in it that is the server."""
+    """A package to install: ``spec`` is what npm or pip gets, ``program`` the command in it that is the server.
+
+    ``beside`` are further packages of uvx's ``--with``, such as an older one that it needs.
+    """
 
     kind: Literal["npm", "pip"]
     spec: str
     name: str
     program: str | None
     args: Sequence[str]
+    beside: Sequence[str] = ()
 
 
 def parse_package(command: Sequence[str]) -> Package | None:
@@ -61,27 +65,31 @@ def parse_package(command: Sequence[str]) -> Package | None:
     elif runner not in ("npx", "uvx"):
         return None
     options = {"npx": ("-p", "--package"), "pipx": ("--spec",)}.get(runner, ("--from",))
-    given, rest = _take_options(runner, words, options)
+    given, beside, rest = _take_options(runner, words, options)
     if not rest and given is None:
         raise Failed(f"{runner}: expected the name of a package")
     if runner == "npx":
         return _npm_package(given or rest[0], rest[0] if given and rest else None, rest[1:])
-    return _pip_package(given or rest[0], rest[0] if rest else None, rest[1:])
+    package = _pip_package(given or rest[0], rest[0] if rest else None, rest[1:])
+    return package._replace(beside=[_pip_package(spec, None, ()).spec for spec in beside])
 
 
-def _take_options(runner: str, words: list[str], of_package: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The package that an option names, and the words from the first one that is no option."""
-    given = None
+def _take_options(runner: str, words: list[str], of_package: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
+    """The package that an option names, those of ``--with``, and the words from the first one that is no option."""
+    given, beside = None, list[str]()
     while words and words[0].startswith("-"):
         word, has_value, value = words.pop(0).partition("=")
         if word == "--":
             break
         if word in of_package:
             given = value if has_value else words.pop(0) if words else None
+        elif word == "--with" and runner.startswith("uv"):
+            beside += [value] if has_value else words[:1]
+            words = words if has_value else words[1:]
         elif not (runner == "npx" and word in ("-y", "--yes")):
-            known = ", ".join(("-y", *of_package) if runner == "npx" else of_package)
+            known = ", ".join({"npx": ("-y", *of_package), "pipx": of_package}.get(runner, (*of_package, "--with")))
             raise Failed(f"{runner} {word}: expected no option but {known} before the package's name")
-    return given, words
+    return given, beside, words
 
 
 def _npm_package(spec: str, program: str | None, args: Sequence[str]) -> Package:
@@ -148,7 +156,7 @@ def _run(client: AgentOSClient, server: str, package: Package, workspace: str) -
     """Run the installation in a jail, and wait until it has ended."""
     words = [NPM_SCRIPT, "sh", package.spec]
     if package.kind == "pip":
-        words = [PIP_SCRIPT, "sh", sys.executable, package.spec]
+        words = [PIP_SCRIPT, "sh", sys.executable, package.spec, *package.beside]
     variables = {name: value for name, value in os.environ.items() if name in REGISTRY_VARIABLES[package.kind]}
     name = f"mcp-install.{server}"
     spawned = client.spawn(

@@ -203,20 +203,25 @@ def quote_reserved(text: str) -> str:
     return ascii(text) if text.startswith(RESERVED) else text
 
 
+def _read(connection: sqlite3.Connection) -> Sequence[tuple[int, Answer]]:
+    """All answers, each after the number of its part."""
+    rows = connection.execute("SELECT part, answer FROM answers").fetchall()
+    return [(part, json.decode(answer, type=Answer)) for part, answer in rows]
+
+
 def _load(connection: sqlite3.Connection) -> Sequence[Answer]:
     """Those that outlast a kernel; the others are removed."""
-    rows = connection.execute("SELECT answer FROM answers").fetchall()
-    found = [json.decode(answer, type=Answer) for (answer,) in rows]
+    found = [one for _, one in _read(connection)]
     _delete([one.id for one in found if one.is_over or isinstance(one.subject, int)], connection)
     return [one for one in found if not one.is_over and isinstance(one.subject, str)]
 
 
 def insert(answers: Sequence[Answer], connection: sqlite3.Connection) -> None:
     """Write answers in the place of earlier ones about the same, which must not come back when these are revoked."""
+    if not answers:
+        return
     keys = {one.key for one in answers}
-    found = connection.execute("SELECT id, part, answer FROM answers").fetchall() if keys else []
-    former = [(number, part, json.decode(answer, type=Answer)) for number, part, answer in found]
-    gone = [(number, part) for number, part, one in former if one.key in keys or one.is_over]
+    gone = [(one.id, part) for part, one in _read(connection) if one.key in keys or one.is_over]
     connection.executemany("DELETE FROM answers WHERE id = ? AND part = ?", gone)
     rows = [(one.id, part, json.encode(one)) for part, one in enumerate(answers)]
     connection.executemany("INSERT INTO answers VALUES (?, ?, ?)", rows)

@@ -185,12 +185,13 @@ class Plot {
   /** The name of each series at its last value, or before its first one, where no line is, if there is room. */
   names() {
     const { context, drawing } = this;
-    const last = (/** @type {Series} */ { values }) => values.findLast((value) => value !== null && value !== undefined);
+    const known = (/** @type {number|null|undefined} */ value) => value !== null && value !== undefined;
     const names = drawing.series.map((series, index) => {
-      const line = this.y(last(series) ?? 0);
+      const line = this.y(series.values.findLast(known) ?? 0);
       return { text: series.name, colour: series.colour ?? COLOURS[index], y: line < LABEL + 4 ? line + LABEL : line - 4 };
     });
-    const begin = Math.min(...drawing.series.map((series) => this.pieces(series)[0]?.[0][0] ?? Infinity)) - 6;
+    const firsts = drawing.series.map(({ values }) => values.findIndex(known)).filter((index) => index >= 0);
+    const begin = Math.min(...firsts.map((index) => this.x(drawing.at[index]))) - 6;
     const widest = Math.max(...names.map(({ text }) => context.measureText(text).width));
     const right = this.width - PAD.right - 2;
     context.textAlign = "right";

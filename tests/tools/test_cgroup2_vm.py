@@ -45,7 +45,7 @@ def test_what_a_guest_needs_may_not_be_missing(
         need_guest()
 
 
-def test_registers_that_a_cpu_has_beyond_those_of_the_guest_are_kept(guest: RunInGuest) -> None:
+def test_programs_that_take_turns_keep_their_registers(guest: RunInGuest) -> None:
     code = "import array, math; print(math.fsum(math.sqrt(n) for n in array.array('d', range(1000))))"
 
     assert guest("sh", "-c", f'for i in 1 2 3; do "{sys.executable}" -c "{code}" & done; wait').out == (

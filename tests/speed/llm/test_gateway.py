@@ -20,6 +20,7 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path, RUN)
 
 
+@pytest.mark.usefixtures("both_cores")  # where the agents don't get to ask in time, others get their shares
 @pytest.mark.parametrize("slots", [1, 4])
 def test_agents_of_three_classes_get_their_shares_of_two_models(stage: Stage, slots: int) -> None:
     assert share(stage, slots, MODELS, CLASSES, PATIENCE, answers=200).value >= 0.98  # few are a batch agent's

@@ -20,7 +20,11 @@ MARKS = {
 SLOW = ("slow", "guest", "browser", "framework", "page")
 SLOW_TIMEOUT = 1300  # seconds; a guest has 600
 # Where all tests are that run alone: to collect the others for them takes 12 s.
-ALONE = (Path("tests/security"), Path("tests/system/sandboxes/test_waiting_jails.py"))
+ALONE = (
+    Path("tests/security"),
+    Path("tests/system/sandboxes/test_waiting_jails.py"),
+    Path("tests/speed/llm/test_gateway.py"),
+)
 ROOT = Path(__file__).parents[3]
 
 may_start_kernels = True  # the test that runs now; the programs of tests may

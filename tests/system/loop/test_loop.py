@@ -536,7 +536,7 @@ def test_a_task_goes_on_after_the_kernel_was_killed() -> None:
 
             thread = threading.Thread(target=work)
             thread.start()
-            until((place / "n").exists, "the command runs")
+            until(lambda: (place / "n").exists() and (place / "n").read_text(), "the command has written")
             kernel.kill()
             thread.join(PATIENCE)
         assert isinstance(failed[0], ConnectionError)

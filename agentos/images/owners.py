@@ -55,6 +55,10 @@ class Owners:
     def __len__(self) -> int:
         return len(self._found)
 
+    def find(self, path: str) -> Owner:
+        """Of a path without links."""
+        return self._found.get(path, Owner(os.fsencode(path), 0, 0))
+
     def note(self, path: str, uid: int, gid: int, mode: int = 0, capability: bytes = b"") -> None:
         """Say whose a new entry is; ``capability`` is the value of its attribute."""
         if not (0 <= uid <= MOST_ID and 0 <= gid <= MOST_ID):

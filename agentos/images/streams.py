@@ -10,12 +10,17 @@ import importlib
 import io
 import os
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO
 
 from .errors import BadArchive
 
+if TYPE_CHECKING:
+    from bz2 import BZ2Decompressor
+    from lzma import LZMADecompressor
+
 MAX_READ = 1 << 20  # bytes
+MAX_DICTIONARY = 256 << 20  # bytes of memory that unpacking xz may take; `xz -9` needs 65 MiB
 ZSTD_MODULES = ("compression.zstd", "zstandard")
 
 
@@ -72,7 +77,7 @@ def naming_damage(name: str) -> Iterator[None]:
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
         raise BadArchive(f"{name}: it is cut or damaged: {error}") from None
     except Exception as error:
-        if type(error).__name__ not in ("ZstdError", "ZstdDecompressionError"):
+        if type(error).__name__ not in ("ZstdError", "ZstdDecompressionError", "LZMAError"):
             raise
         raise BadArchive(f"{name}: it is cut or damaged: {error}") from None
 
@@ -129,10 +134,46 @@ def decompress(raw: io.BufferedReader, name: str) -> BinaryIO:
         return gzip.GzipFile(fileobj=raw, mode="rb")  # type: ignore[return-value]
     if begin.startswith(b"\x28\xb5\x2f\xfd"):
         return _open_zstd(raw, name)
-    for magic, program in ((b"\xfd7zXZ", "xz"), (b"BZh", "bzip2")):
-        if begin.startswith(magic):
-            raise BadArchive(f"{name}: it is packed by {program}: `{program} -dc FILE | agentos image import - NAME`")
+    if begin.startswith(b"\xfd7zXZ"):
+        import lzma
+
+        return buffered(_Unpacked(raw, lambda: lzma.LZMADecompressor(memlimit=MAX_DICTIONARY)))
+    if begin.startswith(b"BZh"):
+        import bz2
+
+        return buffered(_Unpacked(raw, bz2.BZ2Decompressor))
     return raw
+
+
+class _Unpacked(io.RawIOBase):
+    """What packed streams are, one after the other; ``make`` makes a decompressor for each.
+
+    Those of the standard library's files bound no memory.
+    """
+
+    def __init__(self, raw: io.BufferedReader, make: "Callable[[], LZMADecompressor | BZ2Decompressor]") -> None:
+        self._raw, self._make, self._unpack = raw, make, make()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
+        found = b""
+        while not found:
+            data = b""
+            if self._unpack.eof:
+                data = (self._unpack.unused_data or self._raw.read1(MAX_READ)).lstrip(b"\0")  # padding
+                if not data:
+                    return 0
+                self._unpack = self._make()
+            elif self._unpack.needs_input and not (data := self._raw.read1(MAX_READ)):
+                raise EOFError("it has no end")
+            try:
+                found = self._unpack.decompress(data, len(buffer))
+            except OSError as error:  # what bz2 raises
+                raise ValueError(str(error)) from None
+        buffer[: len(found)] = found
+        return len(found)
 
 
 def _open_zstd(raw: BinaryIO, name: str) -> BinaryIO:

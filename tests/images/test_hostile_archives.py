@@ -1,11 +1,14 @@
 """Archives that lie, are cut, or reach out: each is refused whole with the entry named, and leaves nothing."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import random
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +42,14 @@ def patched(data: bytes, place: int, new: bytes) -> bytes:
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     return bytes(header) + data[512:]
+
+
+def needing_4_gib(data: bytes) -> bytes:
+    """The stream of xz with a block whose header says the largest dictionary; the sum is right."""
+    header = bytearray(data[12:24])  # size, flags, filter and the length of its properties, dictionary, padding, CRC32
+    header[4] = 40
+    header[8:] = zlib.crc32(header[:8]).to_bytes(4, "little")
+    return data[:12] + bytes(header) + data[24:]
 
 
 def special(kind: bytes, content: bytes, size: int | None = None) -> bytes:
@@ -115,7 +126,14 @@ ROOTS: Mapping[str, tuple[bytes, str]] = {
     "cut gzip of a tar": (gzip.compress(make_tar([entry("r", random.Random(1).randbytes(9000))]))[:5000], "cut"),
     "nothing": (b"", "it is empty"),
     "no archive": (b"#!/bin/sh\necho this is no tar\n" * 40, "it is no tar archive"),
-    "xz": (b"\xfd7zXZ\0" + bytes(600), "xz -dc"),
+    "a damaged xz": (b"\xfd7zXZ\0" + bytes(600), "it is cut or damaged"),
+    "a damaged bzip2": (b"BZh9" + bytes(600), "it is cut or damaged"),
+    "cut xz": (lzma.compress(GOOD)[:-40], "it has no end"),
+    "cut bzip2": (bz2.compress(GOOD)[:-40], "it has no end"),
+    "xz and then none": (lzma.compress(GOOD) + b"none", "it is cut or damaged"),
+    "a bomb of xz": (lzma.compress(make_tar([entry("zeros", bytes(8 << 20))])), "with zeros it has more than"),
+    "a bomb of bzip2 behind its end": (bz2.compress(GOOD + bytes(8 << 20)), "more than .* bytes when it is unpacked"),
+    "xz that needs 4 GiB of memory": (needing_4_gib(lzma.compress(GOOD)), "Memory usage limit exceeded"),
 }  # fmt: skip
 
 

@@ -1,13 +1,16 @@
 """An archive becomes an image: what it may be, what its layers say, and what is taken of its configuration."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import stat
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -60,11 +63,24 @@ class Pipe(io.RawIOBase):
         return len(part)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def in_halves(pack: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    """Two streams, one after the other, as parallel packers write them."""
+    return lambda data: pack(data[: len(data) // 2]) + pack(data[len(data) // 2 :])
+
+
+PACKED: Mapping[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "gzip": gzip.compress,
+    "xz": in_halves(lzma.compress),
+    "bzip2": in_halves(bz2.compress),
+}
+
+
+@pytest.mark.parametrize("packed", PACKED)
 @pytest.mark.parametrize("way", ["file", "pipe"])
 @pytest.mark.parametrize("kind", ["root tar", "oci layout", "docker archive"])
 def test_each_kind_of_archive_becomes_the_same_tree(
-    kind: str, way: str, packed: bool, store: Images, tmp_path: Path
+    kind: str, way: str, packed: str, store: Images, tmp_path: Path
 ) -> None:
     layer = make_tar(BASE)
     data = {
@@ -73,7 +89,7 @@ def test_each_kind_of_archive_becomes_the_same_tree(
         "docker archive": tar_files(make_saved([layer])),
     }
     file = tmp_path / "archive"
-    file.write_bytes(gzip.compress(data[kind]) if packed else data[kind])
+    file.write_bytes(PACKED[packed](data[kind]))
     source = str(file) if way == "file" else io.BufferedReader(Pipe(file.read_bytes()))
 
     image = import_image(store, source, "a")

@@ -116,6 +116,55 @@ def test_a_build_goes_on_with_the_owners_of_its_base_and_gives_what_it_copies(st
         build(store, tmp_path, "FROM a\nCOPY --chown=nobody d /srv/d\n")
 
 
+@needs_root
+def test_files_of_a_stage_or_an_image_keep_owners_bits_and_capabilities(store: Images, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    (tmp_path / "context").mkdir()
+    copies = ("--from=a /bin /bin", "--from=0 /var /given/var", "--from=a --chown=7:8 --chmod=700 /bin/su /su")
+
+    build(store, tmp_path, "FROM a AS one\nFROM scratch\n" + "".join(f"COPY {words}\n" for words in copies))
+
+    found = owned(store, "b")
+    kept = {path: EXPECTED[path] for path in ("bin", "bin/su", "bin/again", "bin/ping", "bin/tool")}
+    assert found == {**kept, "given": (0, 0, 0o755), "given/var": (0, 0, 0o755)} | {
+        "given/var/mail": (0, 8, 0o2775),
+        "su": (7, 8, 0o700),
+    }
+    assert os.getxattr(place_of(store, "b") / TREE / "bin/ping", CAPABILITY)[4:-4] == CAPABLE[4:]
+
+
+@needs_root
+def test_directories_that_a_copy_or_workdir_makes_belong_to_whom_it_names(store: Images, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context" / "f").write_text("f")
+    (tmp_path / "context" / "t.tar").write_bytes(make_tar([entry("x", b"x")]))
+    text = (
+        "FROM a\nCOPY --chown=web f /new/deep/f\nADD --chown=9:10 t.tar /tar/in\nCOPY --chown=web <<E /srv/here/\nE\n"
+        "WORKDIR /of/root\nUSER web\nWORKDIR /of/web/too\nUSER 33\nWORKDIR /number\nUSER 9\nWORKDIR /nobody\n"
+    )
+    build(store, tmp_path, text)
+
+    web, expected = (33, 44, 0o755), {"new/deep/f": (33, 44, 0o644), "srv/here/E": (33, 44, 0o644)}
+    expected |= dict.fromkeys(("new", "new/deep", "srv/here", "of/web", "of/web/too", "number"), web)
+    expected |= {"tar": (9, 10, 0o755), "tar/in": (9, 10, 0o755), "nobody": (9, 0, 0o755), "of": (0, 0, 0o755)}
+    assert {path: one for path, one in owned(store, "b").items() if path not in EXPECTED} == expected
+
+
+@needs_root
+def test_a_step_is_done_again_when_an_owner_in_its_stage_has_changed(store: Images, tmp_path: Path) -> None:
+    put(store, tmp_path)
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context" / "f").write_text("f")
+    ran = []
+    for owner in ("1", "1", "2"):
+        text = f"FROM scratch\nCOPY --chown={owner} f /f\nFROM a\nCOPY --from=0 /f /srv/f\nRUN after\n"
+        made = Build(store, lambda one, *_: ran.append(owner), lambda *_: None, Options())  # noqa: B023
+        made.build(parse(text), str(tmp_path / "context"), "b")
+        assert owned(store, "b")["srv/f"][0] == int(owner)
+    assert ran == ["1", "2"]
+
+
 def build(store: Images, tmp_path: Path, text: str) -> None:
     made = Build(store, lambda *_: None, lambda *_: None, Options())
     made.build(parse(text), str(tmp_path / "context"), "b")

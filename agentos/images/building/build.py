@@ -22,14 +22,14 @@ from agentos.images.errors import BadArchive
 from agentos.images.importer import Said, finish
 from agentos.images.owners import Owners, can_hold, read_owners
 from agentos.images.store import NAME, NAME_RULE, Image, Images, NewTree
-from agentos.images.streams import MAX_READ, Stream, buffered, decompress
+from agentos.images.streams import MAX_READ, Stream, buffered, decompress, naming_damage
 from agentos.images.tar import BLOCK, check_sum
 from agentos.images.unpack import Bounds, Unpacking
 from agentos.sandbox.host_ids import STORE_IDS
 from agentos.services.snapshots import beneath, layers
 
 from . import trees
-from .accounts import find_ids
+from .accounts import find_owner, find_user
 from .context import MAX_IGNORE, Files, Ignore, Source, write_file
 from .dockerfile import Dockerfile, Instruction
 from .plan import SCRIPT, Copy, Directory, Run, StagePlan, Step, find_image, find_stage, plan_build
@@ -93,7 +93,7 @@ class Build:
             raise BadArchive(f"NAME: expected {NAME_RULE}, got {name!r}")
         plans = plan_build(file, self._images, self._options.arguments, self._options.target, self._options.root)
         with contextlib.ExitStack() as stack, beneath.open_top(os.path.realpath(context)) as top:
-            files = Files(top, _read_ignore(top), self._options.bounds)
+            files = Files(top, self._options.bounds, _read_ignore(top))
             self._check_sources(plans, files)
             for plan in plans:
                 new = stack.enter_context(self._images.make())
@@ -176,11 +176,12 @@ class Build:
         if not origin:
             yield files
         elif stage is not None:
-            yield Files(self._made[stage].tree.top, None, self._options.bounds)
+            former = self._made[stage].tree
+            yield Files(former.top, self._options.bounds, owners=former.owners)
         else:
             name = find_image(self._images, origin).name
             with _open_image(self._images, name) as place, beneath.open_top(str(place / "root")) as top:
-                yield Files(top, None, self._options.bounds)
+                yield Files(top, self._options.bounds, owners=read_owners(place))
 
     def _do(self, step: Step, key: str, tree: _Tree, origins: Mapping[str, Files]) -> None:
         match step.act:
@@ -199,7 +200,10 @@ class Build:
                 if not step.act.origin:
                     self._changed |= files.stamp(files.find_all(step.act.words)) != self._stamps[step.one.line]
             case Directory():
-                trees.make_directories(tree.top, step.act.path)
+                made: list[str] = []
+                trees.make_directories(tree.top, step.act.path, made)
+                for path in made:
+                    tree.owners.note(path, *(find_user(tree.top, step.act.owner) or (0, 0)))
             case None:
                 pass
 
@@ -227,40 +231,51 @@ class Build:
         if act.script:
             os.unlink(SCRIPT.lstrip("/"), dir_fd=root)
         with beneath.open_top(str((upper / "tree").resolve())) as changed:
-            user = None if act.is_root else find_ids(root, act.owner) or (0, 0)
+            user = None if act.is_root else find_user(root, act.owner) or (0, 0)
             self._dropped += trees.merge(changed, root, tree.owners, user)
         with beneath.open_top(str(tree.place.resolve())) as place:
             beneath.remove_tree(place, "upper")
 
     def _copy(self, act: Copy, tree: _Tree, files: Files) -> None:
-        root, target, ids = tree.top, act.target, find_ids(tree.top, act.owner) if act.owner else (0, 0)
-        if ids is None:
+        root, target = tree.top, act.target
+        ids = find_owner(root, act.owner) if act.owner else None
+        if act.owner and ids is None:
             raise BadArchive(f"--chown={act.owner}: /etc/passwd and /etc/group of the image so far have no such name")
         for source in files.find_all(act.words):
-            if act.unpacks and not source.is_directory and self._unpack(files, source, tree, target):
+            if act.unpacks and not source.is_directory and self._unpack(files, source, tree, target, ids):
                 continue
             place = target
             if not source.is_directory and (target.endswith("/") or _is_directory(root, target)):
                 place = f"{target.rstrip('/')}/{source.name}"
-            for path in files.copy(source, root, place, act.mode):
-                tree.owners.note(path, *ids)
+            for path, copied in files.copy(source, root, place, act.mode).items():
+                owner = files.owners.find(copied)
+                bits = owner.bits if act.mode is None else 0
+                tree.owners.note(path, *(ids or (owner.uid, owner.gid)), bits, owner.capability)
         for name, text in act.texts.items():
             place = f"{target.rstrip('/')}/{name}" if target.endswith("/") or _is_directory(root, target) else target
             above, _, last = place.rpartition("/")
-            real = f"{trees.make_directories(root, above)}/{last}".lstrip("/")
+            made: list[str] = []
+            real = f"{trees.make_directories(root, above, made)}/{last}".lstrip("/")
             _write_text(root, real, text, act.mode if act.mode is not None else 0o644)
-            tree.owners.note(real, *ids)
+            for path in (*made, real):
+                tree.owners.note(path, *(ids or (0, 0)))
 
-    def _unpack(self, files: Files, source: Source, tree: _Tree, target: str) -> bool:
+    def _unpack(self, files: Files, source: Source, tree: _Tree, target: str, ids: tuple[int, int] | None) -> bool:
         """Unpack a tar archive, compressed or not; whether it is one."""
         with beneath.open_file(files.top, source.path) as file, open(file, "rb", MAX_READ, closefd=False) as raw:
             plain = decompress(raw, source.name)  # type: ignore[arg-type]
             data = plain if plain is raw else buffered(plain)  # type: ignore[arg-type]
-            with contextlib.suppress(EOFError):
-                begin = data.peek(BLOCK)[:BLOCK]  # type: ignore[attr-defined]
-                if len(begin) < BLOCK or not _is_archive(begin):
-                    return False
-            real = trees.make_directories(tree.top, target)
+            try:
+                with naming_damage(source.name):
+                    begin = data.peek(BLOCK)[:BLOCK]  # type: ignore[attr-defined]
+            except BadArchive:  # it only begins as packed data does
+                return False
+            if len(begin) < BLOCK or not _is_archive(begin):
+                return False
+            made: list[str] = []
+            real = trees.make_directories(tree.top, target, made)
+            for path in made:
+                tree.owners.note(path, *(ids or (0, 0)))
             with beneath.open_directory(tree.top, real) as top:
                 unpacking = Unpacking(top, self._options.bounds, tree.owners, real)
                 try:

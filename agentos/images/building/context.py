@@ -9,12 +9,13 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from agentos.images.errors import BadArchive
+from agentos.images.owners import Owners
 from agentos.images.unpack import Bounds
 from agentos.services.snapshots import beneath
 
@@ -108,10 +109,11 @@ class Source(Struct, frozen=True):
 
 
 class Files:
-    """A directory to copy from."""
+    """A directory to copy from; ``owners`` are those of its files, which keep them."""
 
-    def __init__(self, top: int, ignore: Ignore | None = None, bounds: Bounds = Bounds()) -> None:  # noqa: B008
-        self.top, self._ignore, self._bounds = top, ignore, bounds
+    def __init__(self, top: int, bounds: Bounds, ignore: Ignore | None = None, owners: Owners | None = None) -> None:
+        self.top, self._bounds, self._ignore = top, bounds, ignore
+        self.owners = owners if owners is not None else Owners()
 
     def find(self, word: str) -> Sequence[Source]:
         """What a path or pattern names. Raises :class:`BadArchive`: it names nothing, or what can't be copied."""
@@ -177,7 +179,7 @@ class Files:
                         )
 
     def digest(self, sources: Sequence[Source]) -> str:
-        """The sha256 of all that these sources are: names, modes, contents."""
+        """The sha256 of all that these sources are: names, modes, owners, contents."""
         total = hashlib.sha256()
         for source in sources:
             total.update(f"{source.name!r}\n".encode(errors="surrogatepass"))
@@ -188,7 +190,9 @@ class Files:
                         what = beneath.copy(file)
                 elif stat.S_ISLNK(item.status.st_mode):
                     what = _read_link(self.top, item.path)
-                total.update(f"{item.below!r} {item.status.st_mode:o} {what!r}\n".encode(errors="surrogatepass"))
+                owner = msgspec.structs.replace(self.owners.find(item.path), path=b"")
+                line = f"{item.below!r} {item.status.st_mode:o} {what!r} {owner}\n"
+                total.update(line.encode(errors="surrogatepass"))
         return total.hexdigest()
 
     def stamp(self, sources: Sequence[Source]) -> str:
@@ -196,33 +200,33 @@ class Files:
         items = [(item.path, beneath.stamp_of(item.status)) for source in sources for item in source.items]
         return hashlib.sha256(msgspec.json.encode([(repr(path), stamp) for path, stamp in items])).hexdigest()
 
-    def copy(self, source: Source, top: int, target: str, mode: int | None) -> Sequence[str]:
+    def copy(self, source: Source, top: int, target: str, mode: int | None) -> Mapping[str, str]:
         """Copy a source to a path below a directory. ``mode``: of all files and directories, not theirs.
 
-        Returns the paths of what was made, without links.
+        Returns the paths of what was made, without links, each with that of what it is a copy of, or with "".
         """
         target, made, paths = target.strip("/"), [], list[str]()
-        if source.is_directory:
-            is_new = not _is_there(top, target)
-            target = trees.make_directories(top, target)
-            paths = [target] if is_new else []
+        directory = trees.make_directories(top, target if source.is_directory else target.rpartition("/")[0], paths)
+        copies = dict.fromkeys(paths, "")
+        is_new = directory in copies
+        target = directory if source.is_directory else target
         for item in source.items:
             path = f"{target}/{item.below}".strip("/") if item.below else target
             above = trees.make_directories(top, path.rpartition("/")[0])
             path = f"{above}/{path.rpartition('/')[2]}".lstrip("/")
             if stat.S_ISDIR(item.status.st_mode):
                 path = trees.make_directories(top, path)
-                if item.below or mode is not None:
+                if item.below or (is_new and mode is not None):
                     made.append((path, item.status))
             else:
                 self._put(item, top, path, mode)
             if item.below or not source.is_directory:
-                paths.append(path)
+                copies[path] = item.path
         for path, status in reversed(made):
             with beneath.open_directory(top, path) as here:
-                os.fchmod(here, mode if mode is not None else status.st_mode & 0o777)
+                os.fchmod(here, mode if mode is not None else status.st_mode & 0o1777)
                 os.utime(here, ns=(status.st_mtime_ns, status.st_mtime_ns))
-        return paths
+        return copies
 
     def _put(self, item: Item, top: int, path: str, mode: int | None) -> None:
         with beneath.open_parent(top, path) as (above, name):
@@ -235,14 +239,6 @@ class Files:
                 return
             with beneath.open_file(self.top, item.path) as file:
                 write_file(above, name, file, mode if mode is not None else item.status.st_mode & 0o777, times)
-
-
-def _is_there(top: int, path: str) -> bool:
-    try:
-        trees.resolve(top, path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def write_file(above: int, name: str, file: int, mode: int, times: tuple[int, int]) -> None:

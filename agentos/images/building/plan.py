@@ -51,9 +51,10 @@ class Copy(Struct, frozen=True):
 
 
 class Directory(Struct, frozen=True):
-    """A directory that is made if it isn't there."""
+    """A directory that is made if it isn't there; ``owner`` is what USER says."""
 
     path: str
+    owner: str = ""
 
 
 class Step(Struct, frozen=True):
@@ -84,7 +85,7 @@ def plan_build(
     known = _read_arguments(file, arguments)
     plans: dict[int, StagePlan] = {}
     for number in range(len(file.stages)):
-        plans[number] = _plan_stage(file, number, images, known, plans, root)
+        plans[number] = _plan_stage(file, number, images, arguments, known, plans, root)
     wanted, waiting = set[int](), [_find_target(file, target)]
     while waiting:
         number = waiting.pop()
@@ -131,9 +132,9 @@ def _read_arguments(file: Dockerfile, given: Mapping[str, str]) -> Mapping[str, 
     """The ARGs before the first FROM, what Docker sets by itself, and what is given."""
     machine = MACHINES.get(os.uname().machine, platform.machine())
     parts = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine}
-    known = {f"{where}{what}": value for where in ("TARGET", "BUILD") for what, value in parts.items()} | dict(given)
-    state = State(ImageConfig(), known, file.escape)
-    state.arguments |= known
+    known = {f"{where}{what}": value for where in ("TARGET", "BUILD") for what, value in parts.items()}
+    state = State(ImageConfig(), given, known, file.escape)
+    state.arguments |= {**known, **given}
     for one in file.arguments:
         state.apply(one)
     return state.arguments
@@ -143,13 +144,14 @@ def _plan_stage(
     file: Dockerfile,
     number: int,
     images: Images,
+    given: Mapping[str, str],
     known: Mapping[str, str],
     former: Mapping[int, StagePlan],
     root: bool,
 ) -> StagePlan:
     stage = file.stages[number]
     begin = stage.begin
-    globals_ = State(ImageConfig(), {}, file.escape)
+    globals_ = State(ImageConfig(), {}, {}, file.escape)
     globals_.arguments |= known
     name = globals_.expand(begin, stage.base)
     wanted = globals_.expand(begin, begin.flags.get("platform", ""))
@@ -159,13 +161,13 @@ def _plan_stage(
     if isinstance(base, int):
         state = former[base].state.copy()
     elif name == "scratch":
-        state = State(ImageConfig(), known, file.escape)
+        state = State(ImageConfig(), given, known, file.escape)
     else:
         try:
             base = find_image(images, name)
         except NoImage as error:
             raise begin.fail(str(error)) from None
-        state = State(base.config, known, file.escape)
+        state = State(base.config, given, known, file.escape)
     steps = [Step(one, _plan_step(one, state, file, number, images, root)) for one in stage.steps]
     return StagePlan(number, stage, base, steps, state)
 
@@ -184,7 +186,7 @@ def _plan_step(
                 raise one.fail(f"--from={act.origin}: no stage before it has that name, and {error}") from None
         return act
     state.apply(one)
-    return Directory(state.directory) if one.keyword == "WORKDIR" else None
+    return Directory(state.directory, state.given.user or "") if one.keyword == "WORKDIR" else None
 
 
 def _plan_run(one: Instruction, state: State, root: bool) -> Run:

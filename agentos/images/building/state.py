@@ -16,11 +16,14 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class State:
-    """Of one stage. ``arguments`` are ARGs with a value; ``env`` goes into the image."""
+    """Of one stage. ``arguments`` are ARGs with a value; ``env`` goes into the image.
 
-    def __init__(self, base: ImageConfig, known: Mapping[str, str], escape: str) -> None:
-        self.known, self.escape = known, escape
-        self.env = dict(base.env)
+    An ARG has the value that is ``asked`` for, else its default, else what is ``known`` before the first FROM.
+    """
+
+    def __init__(self, base: ImageConfig, asked: Mapping[str, str], known: Mapping[str, str], escape: str) -> None:
+        self.asked, self.known, self.escape = asked, known, escape
+        self.env = {"PATH": DEFAULT_PATH, **base.env}
         self.arguments: dict[str, str] = {}
         self.shell: Sequence[str] = ("/bin/sh", "-c")
         self.directory = base.working_dir or "/"
@@ -29,7 +32,7 @@ class State:
 
     def copy(self) -> "State":
         """The state of a stage that begins with this one."""
-        other = State(ImageConfig(), self.known, self.escape)
+        other = State(ImageConfig(), self.asked, self.known, self.escape)
         other.env, other.directory, other.shell = dict(self.env), self.directory, self.shell
         other.given, other.told = replace(self.given), list(self.told)
         return other
@@ -89,7 +92,10 @@ class State:
     def _declare(self, one: Instruction) -> None:
         for word in split_words(one.rest, self.escape):
             name, has_default, default = word.partition("=")
-            value = self.known.get(name) if name in self.known or not has_default else self.expand(one, default)
+            if has_default and name not in self.asked:
+                value: str | None = self.expand(one, default)
+            else:
+                value = self.asked.get(name, self.known.get(name))
             self._check_names(one, [name])
             if value is not None:
                 self.arguments[name] = value
@@ -102,11 +108,10 @@ class State:
     @property
     def environment(self) -> Mapping[str, str]:
         """Of the programs of RUN: what Docker sets, and nothing of the jail's own."""
-        own = {"PATH": DEFAULT_PATH, "HOME": "/root", "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}
+        own = {"HOME": "/root", "PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}
         return {**own, **self.variables}
 
     def describe(self) -> Given:
         """The configuration of the image, as an archive has it."""
-        path = {"PATH": DEFAULT_PATH} if "PATH" not in self.env else {}
-        env = [f"{name}={value}" for name, value in {**path, **self.env}.items()]
+        env = [f"{name}={value}" for name, value in self.env.items()]
         return replace(self.given, env=env, working_dir=self.directory)

@@ -149,8 +149,11 @@ def resolve(top: int, path: str) -> str:
     return os.path.relpath(real, base) if real != base else ""
 
 
-def make_directories(top: int, path: str) -> str:
-    """Make a directory with those above it; links lead within the tree. Returns its path without links."""
+def make_directories(top: int, path: str, made: list[str] | None = None) -> str:
+    """Make a directory with those above it; links lead within the tree. Returns its path without links.
+
+    ``made`` gets the paths of those that weren't there.
+    """
     real = ""
     for part in filter(None, path.split("/")):
         wanted = f"{real}/{part}".lstrip("/")
@@ -161,5 +164,7 @@ def make_directories(top: int, path: str) -> str:
                 os.mkdir(name, 0o755, dir_fd=above)
                 os.chmod(name, 0o755, dir_fd=above)  # whatever the umask
             real = wanted
+            if made is not None:
+                made.append(real)
     with beneath.open_directory(top, real):
         return real

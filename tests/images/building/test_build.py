@@ -1,7 +1,9 @@
 """Builds without a RUN: trees of Dockerfiles of different kinds, and directories and Dockerfiles that do harm."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import socket
 import stat
@@ -18,6 +20,7 @@ from agentos.images.building.build import Build, Options
 from agentos.images.building.context import Ignore
 from agentos.images.building.dockerfile import BadDockerfile, Instruction, parse
 from agentos.images.building.plan import Run
+from agentos.images.building.state import DEFAULT_PATH
 from agentos.images.errors import BadArchive
 from agentos.images.importer import import_image
 from agentos.images.store import Image, Images
@@ -79,9 +82,16 @@ def context(tmp_path: Path) -> Path:
     with tarfile.open(place / "files.tar.gz", "w:gz") as tar:
         info, data = entry("in/tar.txt", b"packed", mode=0o600)
         tar.addfile(info, io.BytesIO(data))
+    plain = gzip.decompress((place / "files.tar.gz").read_bytes())
+    for name, pack in (("files.tar.xz", lzma.compress), ("files.tar.bz2", bz2.compress)):
+        (place / name).write_bytes(pack(plain))
+    for name, text in (("no.gz", b"\x1f\x8b"), ("no.xz", b"\xfd7zXZ\0\0\0"), ("no.bz2", b"BZh9x")):
+        (place / name).write_bytes(text)
+        (place / name).chmod(0o644)
+    (place / "open" / "all").mkdir(parents=True)
     for each in (place, *place.rglob("*")):
         if each.is_dir():
-            each.chmod(0o755)
+            each.chmod(0o1777 if each.name == "all" else 0o755)
     return place
 
 
@@ -104,7 +114,9 @@ def tree(store: Images, name: str) -> dict[str, str]:
             if path.is_symlink():
                 found[str(path.relative_to(top))] = f"-> {os.readlink(path)}"
             else:
-                found[str(path.relative_to(top))] = f"d{mode:o}" if path.is_dir() else f"{mode:o} {path.read_text()}"
+                found[str(path.relative_to(top))] = (
+                    f"d{mode:o}" if path.is_dir() else f"{mode:o} {path.read_text('latin-1')}"
+                )
         return found
     finally:
         opened.close()
@@ -140,6 +152,25 @@ TREES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "a mode for all": (
         "FROM scratch\nCOPY --chmod=0500 app/sub /s\n",
         {"s": "d500", "s/more.py": "500 app/sub/more.py"},
+    ),
+    "a mode for all, but for a directory that is there": (
+        "FROM scratch\nCOPY a.txt /s/\nCOPY --chmod=0500 app/sub /s\n",
+        {"s": "d755", "s/a.txt": "644 a.txt", "s/more.py": "500 app/sub/more.py"},
+    ),
+    "a directory for all, below one that is copied": (
+        "FROM scratch\nCOPY open /o\nCOPY open /o/\n",
+        {"o": "d755", "o/all": "d1777"},
+    ),
+    "archives of two other packers, and what only begins as one": (
+        "FROM scratch\nADD files.tar.xz /x/\nADD files.tar.bz2 /b/\nADD no.gz no.xz no.bz2 /n/\n",
+        {"x": "d755", "x/in": "d755", "x/in/tar.txt": "600 packed", "b": "d755", "b/in": "d755"}
+        | {
+            "b/in/tar.txt": "600 packed",
+            "n": "d755",
+            "n/no.gz": "644 \x1f\x8b",
+            "n/no.xz": "644 \xfd7zXZ\0\0\0",
+            "n/no.bz2": "644 BZh9x",
+        },
     ),
     "an archive that ADD unpacks and COPY doesn't": (
         "FROM scratch\nADD files.tar.gz /u/\nADD a.txt /u/\n",
@@ -190,6 +221,20 @@ def test_the_configuration_is_that_of_the_base_with_what_the_dockerfile_says(sto
     assert build(store, context, "FROM made\nENTRYPOINT x\n").config.cmd == ()
     assert build(store, context, 'FROM made\nENTRYPOINT []\nCMD ["y"]\n').config.cmd == ("y",)
     assert build(store, context, 'FROM scratch\nARG A="1 2" B=3\nENV C=$A$B\n').config.env["C"] == "1 23"
+
+
+def test_an_arg_has_the_value_asked_for_or_its_own_or_that_before_the_first_from(store: Images, context: Path) -> None:
+    text = "ARG A=first\nARG B=first\nFROM base-$A\nARG A\nARG B=own\nARG TARGETOS=mine\nENV A=$A B=$B T=$TARGETOS\n"
+    asked = {"A": "1", "B": "asked"}
+    assert build(store, context, text, arguments=asked).config.env.items() >= asked.items()
+    text = text.replace("base-$A", "base-1")
+    assert build(store, context, text).config.env.items() >= {"A": "first", "B": "own", "T": "mine"}.items()
+
+
+def test_a_path_is_added_to_the_usual_one_where_the_base_has_none(store: Images, context: Path) -> None:
+    made = build(store, context, "FROM base-1\nENV PATH=/opt/bin:$PATH\n")
+    assert made.config.env == {"PATH": f"/opt/bin:{DEFAULT_PATH}"}
+    assert build(store, context, "FROM made\nENV PATH=/x:$PATH\n").config.env["PATH"] == f"/x:/opt/bin:{DEFAULT_PATH}"
 
 
 def test_the_digest_is_that_of_the_files_and_the_configuration(store: Images, context: Path) -> None:

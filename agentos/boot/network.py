@@ -1,9 +1,11 @@
 """Construction of what connects and listens for agents: HTTP requests, filtered networks, OpenAI endpoints."""
 
 import contextlib
+import logging
 import os
 import socket
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -17,6 +19,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.llm.line import Line
 from agentos.recordings.replay.network import refuse_connections
+from agentos.services.http.cassette import Cassette
 from agentos.services.http.client import Client
 from agentos.services.http.egress import Egress
 from agentos.services.http.secrets import Secrets, UnreadableSecret
@@ -26,6 +29,8 @@ from .host import BootError
 
 if TYPE_CHECKING:
     from agentos.gateways.http_proxy.proxy import Proxy
+
+log = logging.getLogger("agentos.kernel")
 
 
 def read_secrets(config: Config) -> Secrets:
@@ -52,7 +57,8 @@ class Network:
 
     def __attrs_post_init__(self) -> None:
         self.egress = Egress(self.config.http)
-        self.client = Client(self.egress)
+        file = self.config.http.cassette
+        self.client = Client(self.egress, Cassette(Path(file)) if file is not None else None)
         self.callers.authorizer.observers.append(self.client.judge_again)
 
     def openai_endpoint(self) -> openai_endpoint.Serve | None:
@@ -72,10 +78,16 @@ class Network:
         return serve
 
     async def serve_filtered(self, network: FilteredNetwork, caller: Caller) -> None:
-        """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
+        """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s.
+
+        With a cassette for HTTP calls each connection is refused: none is recorded.
+        """
         if caller.replayed is not None:
             replayed = caller.replayed
             await wait_first(partial(refuse_connections, network, replayed.note_connection), replayed.live.wait)
+        if self.client.cassette is not None:
+            log.warning("%s: [http] cassette has no connections: its program's own are refused", caller.name)
+            await refuse_connections(network, lambda: None)
         if self._proxy is None:
             proxy = await run_in_thread(_load_proxy)
             authorizer, ask_seconds = self.callers.authorizer, self.config.approvals.timeout

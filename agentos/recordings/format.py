@@ -109,6 +109,10 @@ class Manifest(Struct, omit_defaults=True):
     lives: list[Life] = []
     masks: list[str] = []
 
+    def find_obstacle(self, life: Life) -> str | None:
+        """Why one of its lives can't be replayed; None if it can be."""
+        return (life.reason or self.reason or "it isn't replayable") if not life.replayable or self.reason else None
+
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """All keys that a reader may count on stand in it, also those that have their default."""

@@ -4,12 +4,14 @@ import re
 import ssl
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
 from agentos.config.reader import Reader
 from agentos.services.http.destination import is_address, parse_host
+from agentos.services.http.har import read_har
 from agentos.services.http.settings import HttpSettings, trust
 
 from .secrets import read_secrets
@@ -19,7 +21,7 @@ HOST_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[1-9][0-9]{0,4})
 
 @frozen(kw_only=True)
 class HttpTable:
-    """``[http]``: see ``agentos.services.http.settings.HttpSettings``; ``ca_file`` is a path.
+    """``[http]``: see ``agentos.services.http.settings.HttpSettings``; ``ca_file`` and ``cassette`` are paths.
 
     The tables of secrets are read one by one.
     """
@@ -27,6 +29,7 @@ class HttpTable:
     ca_file: str | None = None
     upstream_proxy: str | None = None
     resolver: str | None = None
+    cassette: str | None = None
     secrets: Sequence[object] = ()
 
 
@@ -38,6 +41,7 @@ def read_http(reader: Reader, data: object) -> HttpSettings:
         "ca_file": lambda path: read_ca_file(str(reader.resolve_path(path))),
         "upstream_proxy": read_proxy,
         "resolver": read_resolver,
+        "cassette": lambda path: check_cassette(str(reader.resolve_path(path))),
     }
     for name, text in read.present_fields("secrets").items():
         try:
@@ -57,6 +61,12 @@ def read_ca_file(file: str) -> str:
         raise ValueError(f"{file} can't be read: {error.strerror}") from None
     if not found:
         raise ValueError(f"{file} has no certificate of an authority in PEM format")
+    return file
+
+
+def check_cassette(file: str) -> str:
+    """Check that the file is a HAR file that can be used; raises ``ValueError``. Blocks."""
+    read_har(Path(file))
     return file
 
 

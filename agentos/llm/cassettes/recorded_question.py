@@ -15,6 +15,7 @@ from attrs import frozen
 from msgspec.structs import asdict
 
 from agentos.llm.providers.provider import Message, Question
+from agentos.services.differences import Difference, find_difference, shorten
 
 MASKS: Mapping[str, str] = {
     "uuid": r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b",
@@ -33,7 +34,6 @@ MASKS: Mapping[str, str] = {
 MASK = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in MASKS.items()))
 PIECE = 64 << 10  # characters
 _CUT = re.compile(r"""["\\{}()\[\]<>=;|]""")
-MAX_QUOTED = 160  # characters of a line that a difference quotes
 
 Recorded = dict[str, Any]
 """A question as JSON; see :func:`record_question`."""
@@ -145,7 +145,7 @@ def find_nearest(question: Recorded, digests: Digests, among: Iterable[A]) -> A 
     return max(among, key=likeness, default=None)
 
 
-def differences(asked: Recorded, recorded: Recorded) -> Iterator[tuple[str, str, str]]:
+def differences(asked: Recorded, recorded: Recorded) -> Iterator[Difference]:
     """Where two questions differ: the place for people, and what stands there in each."""
     for key in dict.fromkeys([*asked, *recorded]):
         mine, other = asked.get(key), recorded.get(key)
@@ -157,9 +157,7 @@ def differences(asked: Recorded, recorded: Recorded) -> Iterator[tuple[str, str,
             yield _differing_text(key, mine, other)
 
 
-def _differing_items(
-    name: str, asked: Sequence[Recorded], recorded: Sequence[Recorded]
-) -> Iterator[tuple[str, str, str]]:
+def _differing_items(name: str, asked: Sequence[Recorded], recorded: Sequence[Recorded]) -> Iterator[Difference]:
     for number, (mine, other) in enumerate(zip(asked, recorded, strict=False), 1):
         for key in dict.fromkeys([*mine, *other]):
             if mine.get(key) != other.get(key):
@@ -169,24 +167,10 @@ def _differing_items(
         yield f"the number of {name}s", str(len(asked)), str(len(recorded))
 
 
-def _differing_text(where: str, mine: object, other: object) -> tuple[str, str, str]:
-    if not (isinstance(mine, str) and isinstance(other, str)):
-        return where, _quote(write_canonical(mine)), _quote(write_canonical(other))
-    lines, others = mine.split("\n"), other.split("\n")
-    same = next((at for at, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
-    at = min(len(lines), len(others)) if same is None else same
-    ask, recorded = (each[at] if at < len(each) else "(nothing)" for each in (lines, others))
-    begin = next((n for n, (a, b) in enumerate(zip(ask, recorded, strict=False)) if a != b), 0)
-    begin = max(0, begin - MAX_QUOTED // 2)
-    return (
-        where if len(lines) == len(others) == 1 else f"{where}, line {at + 1}",
-        _quote(ask[begin:]),
-        _quote(recorded[begin:]),
-    )
-
-
-def _quote(text: str) -> str:
-    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
+def _differing_text(where: str, mine: object, other: object) -> Difference:
+    if isinstance(mine, str) and isinstance(other, str):
+        return find_difference(where, mine, other)
+    return where, shorten(write_canonical(mine)), shorten(write_canonical(other))
 
 
 def write_canonical(value: object) -> str:

@@ -21,6 +21,7 @@ from agentos.services.events import AgentExited, Event
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
 
+from .cassette import Cassette, RecordedExchange
 from .decompression import WINDOWS, Inflater, limit_accepted
 from .destination import MAX_URL_LENGTH, Destination
 from .egress import Egress
@@ -50,7 +51,13 @@ class Response:
     """
 
     def __init__(
-        self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter, permit: Permit, redactor: Redactor
+        self,
+        exchange: "Exchange | RecordedExchange",
+        hop: Hop,
+        redirects: int,
+        large: Limiter,
+        permit: Permit,
+        redactor: Redactor,
     ) -> None:
         self._exchange, self._large, self._charge, self._charged = exchange, large, permit.charge, 0
         self._redactor, self._ended = redactor, False
@@ -156,9 +163,13 @@ class _InFlight:
 
 @define(eq=False)
 class Client:
-    """One per kernel. A connection serves one caller, and only until rules change."""
+    """One per kernel. A connection serves one caller, and only until rules change.
+
+    With a ``cassette`` none is opened: it has the responses.
+    """
 
     egress: Egress
+    cassette: Cassette | None = None
     _owners: dict[int, _Owner] = field(factory=dict)
     _in_flight: set[_InFlight] = field(factory=set)
     _loading: trio.Lock = field(factory=trio.Lock)
@@ -202,6 +213,8 @@ class Client:
         finally:
             for owner in self._owners.values():
                 owner.drop_pool()
+            if self.cassette is not None:
+                self.cassette.close()
 
     def take_event(self, event: Event) -> None:
         """Close an agent's connections when a life of it has ended."""
@@ -259,7 +272,9 @@ class Client:
             keeps_origin = keeps_origin and following.hop.origin == hop.origin
             outgoing, redirects = following, redirects + 1
 
-    async def _find_pool(self, number: int, owner: _Owner) -> "Pool":
+    async def _find_pool(self, number: int, owner: _Owner) -> "Pool | Cassette":
+        if self.cassette is not None:
+            return self.cassette
         connections, context = self._loaded or await self._load_once()
         if owner.pool is None or not owner.pool.is_usable:
             owner.drop_pool()

@@ -17,13 +17,15 @@ class HttpSettings:
     """``ca_file``: a PEM file of certificate authorities instead of the host's.
 
     ``upstream_proxy``: host and port of an HTTP proxy for all connections. ``resolver``: address and port of a DNS
-    server that is asked instead of the host's resolver.
+    server that is asked instead of the host's resolver. ``cassette``: the absolute path of a HAR file whose
+    responses are given instead of any connection; see :mod:`.cassette`.
     """
 
     ca_file: str | None = None
     upstream_proxy: tuple[str, int] | None = None
     resolver: tuple[str, int] | None = None
     secrets: Sequence[SecretSettings] = ()
+    cassette: str | None = None
 
 
 def trust(file: str) -> ssl.SSLContext:

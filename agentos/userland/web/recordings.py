@@ -122,7 +122,7 @@ def list_lives(found: list[Kept]) -> Json:
 
 
 def _describe_life(manifest: Manifest, life: Life) -> Json:
-    replayable = life.replayable and manifest.reason is None
+    obstacle = manifest.find_obstacle(life)
     end = life.exit or (manifest.reason or "goes on, or ended with the kernel")
     return {
         "recording": manifest.name,
@@ -132,8 +132,8 @@ def _describe_life(manifest: Manifest, life: Life) -> Json:
         "ended": life.ended,
         "end": end[:MAX_LINE],
         "failed": life.failed,
-        "replayable": replayable,
-        "why": "" if replayable else str(life.reason or manifest.reason)[:MAX_LINE],
+        "replayable": obstacle is None,
+        "why": (obstacle or "")[:MAX_LINE],
         "resumed": life.resumed and life.resumed[:MAX_LINE],
         "forked": life.forked and life.forked[:MAX_LINE],
     }

@@ -45,6 +45,9 @@ def test_a_resolver_is_an_address_with_port_53_unless_it_has_another(text: str, 
         ('ca_file = "missing.pem"', "can't be read: No such file"),
         ('ca_file = "a.py"', "no certificate"),
         ('ca_file = "fifo"', "can't be read: not a regular file"),
+        ('cassette = "missing.har"', "can't be read: No such file"),
+        ('cassette = "fifo"', "can't be read: not a regular file"),
+        ('cassette = "a.har"', "a.har: entry 1: Object missing required field `request`"),
         ('upstream_proxy = "proxy:3128"', "expected http://HOST:PORT"),
         ('upstream_proxy = "http://proxy"', "expected http://HOST:PORT"),
         ('upstream_proxy = "https://proxy:3128"', "expected http://HOST:PORT"),
@@ -58,6 +61,7 @@ def test_a_resolver_is_an_address_with_port_53_unless_it_has_another(text: str, 
 )
 def test_a_mistake_names_its_key_and_what_is_expected(line: str, why: str) -> None:
     os.mkfifo("fifo")
+    Path("a.har").write_text('{"log": {"entries": [{}]}}')
 
     [mistake] = said(f"[http]\n{line}\n")
 

@@ -148,8 +148,8 @@ def show_recording(recording: Recording, wanted: str | None, most: int, contents
     lasted = f", {format_offset(life.ended - life.began)}" if life.ended is not None else ""
     end = life.exit or "no end is recorded"
     click.echo(printable(f"{manifest.name}: {life.life} from {format_time(life.began)}{lasted}: {end}"))
-    if not life.replayable or manifest.reason is not None:
-        click.echo(printable(f"can't be replayed: {life.reason or manifest.reason}"))
+    if (obstacle := manifest.find_obstacle(life)) is not None:
+        click.echo(printable(f"can't be replayed: {obstacle}"))
     if life.replayable and life.no_files is not None:
         click.echo(printable(f"can be replayed without its files: {life.no_files}"))
     if life.lost is not None:

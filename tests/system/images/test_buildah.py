@@ -25,6 +25,7 @@ from agentos.images.store import Images
 from agentos.userland.cli.files.image_build import run_step
 from tests.support.images import tar_root
 from tests.support.kernel import Kernel, running
+from tests.support.runs.rounds import rounds
 
 from .dockerfiles import DOCKERFILES, WITHOUT_HEREDOCS, make_base, make_context
 
@@ -156,7 +157,8 @@ def builders(kernels: None) -> Iterator[Builders]:
         yield both
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("long")
+@pytest.mark.parametrize("case", [*CASES][: rounds(3)])
 def test_an_image_is_the_one_that_buildah_makes(case: str, builders: Builders) -> None:
     text, other = (dedent(each).lstrip() for each in CASES[case])
 

@@ -201,6 +201,6 @@ trio.run(main)
 
 def test_without_a_thread_to_be_had_the_waiter_is_told_and_the_writer_goes_on(tmp_path: Path) -> None:
     with python(NO_THREAD, str(tmp_path / "db")) as process:
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=PATIENCE)
 
     assert said == f"{tmp_path / 'db'}: can't start new thread\n2\n"

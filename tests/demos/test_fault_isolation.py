@@ -10,13 +10,14 @@ import pytest
 
 from tests.demos.conftest import ROOT, Interrupted, Run, left_nothing
 from tests.support.guest import RunInGuest
+from tests.support.wire import PATIENCE
 
 
 @pytest.fixture(scope="module")
 def has_groups() -> bool:
     """Whether this host lets us limit CPU time: as `agentos doctor` tries."""
     doctor = [sys.executable, "-m", "agentos", "doctor", "--json"]
-    report = json.loads(subprocess.run(doctor, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout)
+    report = json.loads(subprocess.run(doctor, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE).stdout)
     return bool(report["layers"]["cpu"]["works"])
 
 

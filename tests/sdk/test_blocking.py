@@ -78,7 +78,7 @@ def test_an_agents_life_from_spawn_to_wait(client: AgentOSClient) -> None:
     assert client.resume(agent_id=spawned["id"])["resumed"]
     assert client.kill("sleeper", grace=2) is True
 
-    ended = client.wait(agent_id=spawned["id"], timeout=60)
+    ended = client.wait(agent_id=spawned["id"], timeout=PATIENCE)
     assert ended["success"]
     assert ended["signal"] == 15
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.kernel import running, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import write
 
 PATTERN = Path("/proc/sys/kernel/core_pattern")
@@ -52,7 +53,7 @@ def main() -> None:
 
         def agent(name: str, **fields: Any) -> None:
             reply = client.spawn(name, **fields)
-            end = client.wait(name, timeout=60) if reply["success"] else reply
+            end = client.wait(name, timeout=PATIENCE) if reply["success"] else reply
             assert end["signal"] == signal.SIGABRT, end
 
         note("exec", lambda: agent("exec", script=script))

@@ -20,7 +20,7 @@ from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, environment, until
-from tests.support.wire import EMIT, STORE
+from tests.support.wire import EMIT, PATIENCE, STORE
 
 
 @contextlib.contextmanager
@@ -167,7 +167,7 @@ def test_the_end_of_the_kernel_is_said(own_kernel: OwnKernel) -> None:
     with following(kernel, "events", "-f") as process:
         assert line(process) == "KERNEL_STARTED     kernel: ready"
         kernel.kill()
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
 
         assert errors.startswith(f"agentos: the connection to the kernel at {kernel.socket} broke")
         assert process.returncode == 1

@@ -13,6 +13,7 @@ from agentos.llm.providers.keys import choose_providers
 from agentos.llm.providers.provider import Denied, Failing, Message, Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName, ProviderSettings
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 
 def variables(values: Mapping[str, str]) -> Variables:
@@ -163,7 +164,7 @@ def test_choosing_costs_no_import() -> None:
     heavy = "google.genai", "openai", "anthropic", "httpx2", "agentos.llm.providers.offline"
     program = f"import sys, agentos.llm.providers.choose; print([name for name in {heavy} if name in sys.modules])"
 
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
 
     assert run.stdout == "[]\n"
 
@@ -183,7 +184,7 @@ print(choose_provider(LLMSettings(provider=provider, model="m", base_url="http:/
 def test_a_missing_extra_is_named(provider: ProviderName) -> None:
     program = [sys.executable, "-c", WITHOUT_SDK, provider]
 
-    run = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE)
 
     assert f"pip install {provider}" in run.stdout
 
@@ -219,7 +220,7 @@ def test_an_sdk_whose_import_failed_halfway_is_loaded_later(provider: ProviderNa
     """Asyncio, which both import, can't be imported again while its submodules are still there."""
     program = [sys.executable, "-c", HALFWAY, provider]
 
-    run = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE)
 
     assert run.stdout.splitlines() == [
         f"the SDK of {provider} can't be loaded: OSError: [Errno 24] Too many open files",

@@ -10,6 +10,7 @@ import pytest
 
 from agentos.sandbox.host_id_registry import BLOCK, HostIdError, HostIdRegistry
 from agentos.sandbox.host_ids import FIRST_ID, HostIdPool
+from tests.support.wire import PATIENCE
 
 
 def test_kernels_never_get_the_same_uids(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_kernels_never_get_the_same_uids(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    claimed = [process.communicate(timeout=60)[0].split() for process in racing]
+    claimed = [process.communicate(timeout=PATIENCE)[0].split() for process in racing]
 
     assert [len(numbers) for numbers in claimed] == [20 * BLOCK] * 3
     assert len({number for numbers in claimed for number in numbers}) == 60 * BLOCK

@@ -8,6 +8,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.security.hostile import attack, begin, told
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import info, up
 from tests.system.jails import groups_left
 
@@ -69,7 +70,7 @@ say([]); time.sleep(1); os._exit(7)
 """
     begin(kernel, client, "parent", code)
 
-    end = client.wait("parent", timeout=60)
+    end = client.wait("parent", timeout=PATIENCE)
 
     assert end["exit_code"] == 7
     assert kernel.family == []
@@ -78,7 +79,7 @@ say([]); time.sleep(1); os._exit(7)
 def test_restarts_without_end_come_to_an_end(kernel: Kernel, client: AgentOSClient) -> None:
     up(client.spawn("phoenix", command=["sh", "-c", "sleep 1; exit 1"], restart="permanent", max_restarts=3))
 
-    end = client.wait("phoenix", timeout=60)
+    end = client.wait("phoenix", timeout=PATIENCE)
 
     assert end["success"]
     assert info(client, "phoenix")["state"] == "failed"
@@ -111,7 +112,7 @@ say([counts, time.monotonic() - began, sorted(codes)])
 def test_the_pid_of_an_agent_that_has_ended_is_not_used_any_more(kernel: Kernel, client: AgentOSClient) -> None:
     """Whoever has it now isn't signalled, whatever is asked of the agent that had it."""
     agent = up(client.spawn("gone", command=["sleep", "1"]))
-    client.wait("gone", timeout=60)
+    client.wait("gone", timeout=PATIENCE)
 
     assert not client.kill(agent_id=agent["id"], grace=0)
     assert not client.pause(agent_id=agent["id"])["success"]

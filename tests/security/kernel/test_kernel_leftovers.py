@@ -9,6 +9,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.security.hostile import attack, begin, told
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.system.agents import info, up
 from tests.system.jails import group_of, need_cgroups
 
@@ -131,7 +132,7 @@ def test_no_control_group_is_used_twice(kernel: Kernel, client: AgentOSClient) -
     need_cgroups(kernel)
     eats = "ask(LIST); held = []\nwhile True: held.append(bytearray(1 << 20))"
     begin(kernel, client, "reborn", eats, limits={"memory": "48M"})
-    first = client.wait("reborn", timeout=60)
+    first = client.wait("reborn", timeout=PATIENCE)
     places = []
     for _ in range(2):
         up(client.spawn("reborn", command=["sleep", "1000"], limits={"memory": "48M"}))

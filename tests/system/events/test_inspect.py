@@ -9,6 +9,7 @@ import pytest
 from agentos.userland.cli.agents.inspect import start_facts
 from agentos_sdk import AgentOSClient, connect
 from tests.support.kernel import Kernel, running, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
 
 SLEEP = ["sleep", "1000"]
@@ -84,7 +85,7 @@ def test_the_operator_sees_its_user_and_its_control_groups_on_the_host(client: A
 
 def test_of_one_that_has_ended_the_end_and_the_last_evidence_stay(client: AgentOSClient) -> None:
     spawned = up(client.spawn("a", command=["sh", "-c", "sleep 1; exit 7"]))
-    client.wait("a", timeout=60)
+    client.wait("a", timeout=PATIENCE)
 
     found = up(client.inspect("a"))
 
@@ -151,7 +152,7 @@ def test_list_says_what_is_missing_and_how_it_ended(client: AgentOSClient) -> No
     spawned = up(client.spawn("a", command=SLEEP))
     up(client.spawn("bare", command=SLEEP, isolation="none"))
     up(client.spawn("brief", command=["sh", "-c", "sleep 1; exit 3"]))
-    client.wait("brief", timeout=60)
+    client.wait("brief", timeout=PATIENCE)
 
     layers = spawned["isolation"]["layers"]
     missing = [name for name, layer in layers.items() if layer["asked"] and not layer["active"]]
@@ -164,7 +165,7 @@ def test_list_says_what_is_missing_and_how_it_ended(client: AgentOSClient) -> No
 def test_a_memory_hog_is_listed_with_the_limit_that_it_reached(client: AgentOSClient) -> None:
     code = "import time; time.sleep(1); x = []\nwhile True: x.append(b'x' * (1 << 20)); time.sleep(0.002)"
     up(client.spawn("hog", command=["python3", "-c", code], limits={"memory": "48M"}))
-    client.wait("hog", timeout=60)
+    client.wait("hog", timeout=PATIENCE)
 
     assert "memory limit 48M reached" in info(client, "hog")["end"] or info(client, "hog")["end"] == "exit status 1"
     assert up(client.inspect("hog"))["end"]["reason"] == info(client, "hog")["end"]

@@ -13,7 +13,7 @@ from agentos import __version__
 from tests.conftest import OwnKernel
 from tests.support.kernel import until
 from tests.support.servers.otlp import Receiver, otlp_receiver, read
-from tests.support.wire import KILL, LIST, NOOP, READ, SPAWN, THINK
+from tests.support.wire import KILL, LIST, NOOP, PATIENCE, READ, SPAWN, THINK
 from tests.system.agents import in_state, up
 from tests.system.lives.test_containers import child
 
@@ -143,4 +143,4 @@ def test_a_kernel_without_its_collector_serves_and_stops(own_kernel: OwnKernel) 
 def test_without_the_section_nothing_of_it_is_loaded() -> None:
     code = "import sys, agentos.boot.run; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
 
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False, cwd=Path("/")).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False, cwd=Path("/")).returncode == 0

@@ -7,13 +7,14 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import has_full_log, info, lines, up
 
 
 def said(client: AgentOSClient, name: str, script: str) -> list[dict[str, object]]:
     """All the lines of a shell script that has ended."""
     client.spawn(name, command=["sh", "-c", script])
-    assert client.wait(name, timeout=60)["success"]
+    assert client.wait(name, timeout=PATIENCE)["success"]
     return [line for line in client.logs(name, tail=2000)["lines"] if line["stream"] != "kernel"]
 
 
@@ -46,7 +47,7 @@ def test_a_very_long_line_is_cut_and_none_of_it_is_lost(client: AgentOSClient) -
 
 def test_only_the_last_lines_are_kept_and_the_gap_is_said(client: AgentOSClient) -> None:
     client.spawn("much", command=["sh", "-c", "seq 1 30000"])
-    client.wait("much", timeout=60)
+    client.wait("much", timeout=PATIENCE)
 
     kept = client.logs("much", tail=2000)["lines"]
 
@@ -77,7 +78,7 @@ def test_followed_logs_go_on_over_restarts_and_end_with_the_agent(client: AgentO
 def test_what_another_process_still_writes_after_the_end_is_not_in_the_agents_log(client: AgentOSClient) -> None:
     up(client.spawn("leaver", command=["sh", "-c", "(setsid sh -c 'sleep 2; echo late' &); sleep 1"]))
 
-    assert client.wait("leaver", timeout=60)["exit_code"] == 0
+    assert client.wait("leaver", timeout=PATIENCE)["exit_code"] == 0
 
     assert lines(client, "leaver") == []
 
@@ -99,7 +100,7 @@ def test_a_flood_slows_no_other_caller_and_fills_nothing(own_kernel: OwnKernel, 
 
 def test_the_kernels_own_lines_say_how_it_ended(kernel: Kernel, client: AgentOSClient) -> None:
     client.spawn("told", command=["sh", "-c", "sleep 1; exit 4"])
-    client.wait("told", timeout=60)
+    client.wait("told", timeout=PATIENCE)
 
     assert [line["text"] for line in client.logs("told")["lines"] if line["stream"] == "kernel"] == [
         "ended: exit status 4"

@@ -11,6 +11,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, known, up
 
 SLEEPS = '["sleep", "1000"]'
@@ -142,7 +143,7 @@ def test_an_agent_that_cannot_start_leaves_the_others_untouched(own_kernel: OwnK
             **dict.fromkeys(("first", "good", "last"), 0),
             **dict.fromkeys(("bad", "worse"), 1),
         }
-        assert client.wait("bad", timeout=60)["exit_code"] == 5
+        assert client.wait("bad", timeout=PATIENCE)["exit_code"] == 5
         assert not client.kill("bad")
         assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 60 s were needed; the last ")
     kernel.wait_line("root/bad: given up: ")
@@ -159,7 +160,7 @@ def test_a_failed_start_waits_for_its_backoff_and_ready_does_not_wait_for_it(own
         assert client.kill("late")
 
         assert states(client) == {"late": "stopped", "last": "running"}
-        assert client.wait("late", timeout=60)["exit_code"] == 5
+        assert client.wait("late", timeout=PATIENCE)["exit_code"] == 5
 
 
 @pytest.mark.usefixtures("kernels")
@@ -200,7 +201,7 @@ def test_a_group_whose_member_cannot_start_is_given_up_alone(own_kernel: OwnKern
 
         assert states(client) == {"good": "exited", "bad": "failed", "beside": "running"}
         assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 60 s were needed; the last ")
-        assert client.wait("good", timeout=60)["reason"] == "stopped: killed by SIGTERM"
+        assert client.wait("good", timeout=PATIENCE)["reason"] == "stopped: killed by SIGTERM"
         assert info(client, "beside")["restarts"] == 0
     kernel.wait_line("root/team: given up: 2 restarts in 60 s were needed; the last time: bad: exit status 5")
 
@@ -268,7 +269,7 @@ def test_a_significant_agent_that_was_given_up_ends_its_group(own_kernel: OwnKer
         + child("beside")
     )
     with kernel.client() as client:
-        assert client.wait("helper", timeout=60)["reason"] == "stopped: killed by SIGTERM"
+        assert client.wait("helper", timeout=PATIENCE)["reason"] == "stopped: killed by SIGTERM"
 
         assert states(client) == {"helper": "exited", "job": "failed", "beside": "running"}
 

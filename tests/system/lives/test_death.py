@@ -14,6 +14,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, Process, descendants, environment, is_zygote, listens, marked, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
 
 DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
@@ -101,7 +102,7 @@ def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(own_kernel: 
 
         os.kill(agent["pid"], signal.SIGKILL)
 
-        assert client.wait("slippery", timeout=60)["signal"] == signal.SIGKILL
+        assert client.wait("slippery", timeout=PATIENCE)["signal"] == signal.SIGKILL
         assert not living(family)
         until(lambda: not kernel.family, "no zombie is left either")
 

@@ -11,6 +11,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.support.kernel import until
+from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, known, up
 
 NAMES = ("a", "b", "c")
@@ -53,7 +54,7 @@ def test_a_crash_in_a_root_of_one_for_all_ends_what_was_spawned_by_hand(own_kern
 
         os.kill(known(client, "b"), signal.SIGKILL)
 
-        assert client.wait("by-hand", timeout=60)["reason"] == "stopped: killed by SIGTERM"
+        assert client.wait("by-hand", timeout=PATIENCE)["reason"] == "stopped: killed by SIGTERM"
         until(lambda: restarts(client) == [1, 1, 1], "the group is restarted")
         in_state(client, "by-hand", "exited")
 
@@ -138,8 +139,8 @@ def test_a_transient_group_that_gave_up_is_over_for_good(own_kernel: OwnKernel) 
             until(lambda n=lives: info(client, "weak")["restarts"] >= n or n == 2, "it is back")  # type: ignore[misc]
             until(lambda: info(client, "weak")["state"] in ("running", "failed"), "it has settled")
 
-        assert client.wait("weak", timeout=60)["signal"] == signal.SIGKILL
-        assert client.wait("sound", timeout=60)["success"]
+        assert client.wait("weak", timeout=PATIENCE)["signal"] == signal.SIGKILL
+        assert client.wait("sound", timeout=PATIENCE)["success"]
         assert info(client, "weak")["state"] == "failed"
         assert info(client, "aside")["state"] == "running"
         assert client.request(Op.KILL, {"name": "weak"})["code"] == "not_found"
@@ -153,8 +154,8 @@ def test_a_significant_child_takes_its_group_along(own_kernel: OwnKernel) -> Non
     )
     kernel = own_kernel(tree)
     with kernel.client() as client:
-        assert client.wait("weak", timeout=60)["exit_code"] == 0
-        assert client.wait("sound", timeout=60)["reason"] == "stopped: killed by SIGTERM"
+        assert client.wait("weak", timeout=PATIENCE)["exit_code"] == 0
+        assert client.wait("sound", timeout=PATIENCE)["reason"] == "stopped: killed by SIGTERM"
         assert info(client, "aside")["state"] == "running"
 
 

@@ -209,7 +209,7 @@ def test_an_agent_may_kill_itself(kernel: Kernel, client: AgentOSClient) -> None
 
     client.send_message({"method": "kill", "with": {"agent_id": boss}}, to=boss)
 
-    end = client.wait("tired", timeout=60)
+    end = client.wait("tired", timeout=PATIENCE)
     assert (end["signal"], end["reason"]) == (signal.SIGTERM, "stopped: killed by SIGTERM")
     up(client.spawn("tired", command=["sleep", "1000"]))  # and the name is free
 
@@ -219,13 +219,13 @@ def test_a_permanent_agent_that_kills_itself_stays_away(kernel: Kernel, client: 
 
     client.spawn("done", write(kernel, "done.py", text), restart="permanent")
 
-    assert client.wait("done", timeout=60)["success"]
+    assert client.wait("done", timeout=PATIENCE)["success"]
     assert info(client, "done")["restarts"] == 0
 
 
 def test_an_agent_that_has_ended_cannot_be_killed(client: AgentOSClient) -> None:
     up(client.spawn("late", command=["sleep", "1"]))
-    client.wait("late", timeout=60)
+    client.wait("late", timeout=PATIENCE)
 
     reply = client.request(Op.KILL, {"name": "late"})
 

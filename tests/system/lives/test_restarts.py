@@ -65,7 +65,7 @@ def test_delays_grow_and_the_list_says_that_it_waits(kernel: Kernel, client: Age
 def test_an_agent_that_keeps_crashing_is_given_up_and_its_spawner_is_told(client: AgentOSClient) -> None:
     agent = up(client.spawn("hopeless", command=["sh", "-c", "sleep 1; exit 9"], restart="permanent", max_restarts=2))
 
-    end = client.wait("hopeless", timeout=60)
+    end = client.wait("hopeless", timeout=PATIENCE)
 
     assert (end["success"], end["exit_code"], end["reason"]) == (True, 9, "exit status 9")
     assert info(client, "hopeless")["state"] == "failed"
@@ -91,7 +91,7 @@ def test_an_agent_is_told_that_its_child_was_given_up(kernel: Kernel, client: Ag
 
 def test_a_transient_agent_comes_back_after_a_crash_and_not_after_a_clean_end(client: AgentOSClient) -> None:
     up(client.spawn("once", command=["sh", "-c", "sleep 1"], restart="transient"))
-    assert client.wait("once", timeout=60)["exit_code"] == 0
+    assert client.wait("once", timeout=PATIENCE)["exit_code"] == 0
     assert info(client, "once")["restarts"] == 0
 
     up(client.spawn("twice", command=["sleep", "1000"], restart="transient"))
@@ -104,7 +104,7 @@ def test_a_temporary_agent_stays_away(client: AgentOSClient) -> None:
 
     os.kill(known(client, "gone"), signal.SIGKILL)
 
-    end = client.wait("gone", timeout=60)
+    end = client.wait("gone", timeout=PATIENCE)
     assert (end["exit_code"], end["signal"], end["reason"]) == (None, 9, "killed by SIGKILL")
 
 
@@ -143,7 +143,7 @@ def test_what_a_start_that_failed_had_spawned_ends_with_it(kernel: Kernel, clien
     reply = client.spawn("hasty", write(kernel, "hasty.py", text), ready="hello")
 
     assert reply["exit_code"] == 3
-    assert client.wait("early", timeout=60)["success"]
+    assert client.wait("early", timeout=PATIENCE)["success"]
     assert info(client, "early")["state"] == "exited"
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.system.agents import in_state
 
 JOBS = """
@@ -27,7 +28,7 @@ def test_a_declared_job_that_is_done_at_once_is_no_failed_start(own_kernel: OwnK
         states = {agent["name"]: agent["state"] for agent in client.list_agents(all=True)}
 
         assert states == {"steady": "running", "job": "exited"}
-        assert client.wait("job", timeout=60)["exit_code"] == 0
+        assert client.wait("job", timeout=PATIENCE)["exit_code"] == 0
         assert client.logs("job")["lines"][0]["text"] == "done"
         assert client.send_message("hello", to_name="job")["code"] == "not_found"
 

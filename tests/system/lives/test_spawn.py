@@ -63,7 +63,7 @@ def test_a_failed_start_is_not_tried_again_whatever_the_restart_type(client: Age
     reply = client.spawn("never-up", command=["false"], restart="permanent", ready="hello")
 
     assert not reply["success"]
-    assert client.wait("never-up", timeout=60)["exit_code"] == 1
+    assert client.wait("never-up", timeout=PATIENCE)["exit_code"] == 1
 
 
 def test_ready_hello_waits_for_it(kernel: Kernel, client: AgentOSClient) -> None:
@@ -133,7 +133,7 @@ def test_a_script_that_is_removed_between_two_lives_is_a_failed_start(
     os.unlink(script)
     os.kill(known(client, name), 9)
 
-    assert client.wait(name, timeout=60)["success"]
+    assert client.wait(name, timeout=PATIENCE)["success"]
     assert info(client, name)["state"] == "failed"
     notes = [line["text"] for line in client.logs(name)["lines"] if line["stream"] != "stdout"]
     assert any("No such file or directory" in line for line in notes), notes

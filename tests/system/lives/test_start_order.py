@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info
 from tests.system.lives.test_containers import BAD, IN_ORDER, QUICK, SLEEPS, child, group, member, states
 
@@ -108,5 +109,5 @@ def test_a_required_agent_that_fails_later_is_an_agent_like_others(own_kernel: O
     job = '["sh", "-c", "sleep 1; exit 3"]'
     kernel = own_kernel(child("db", job, REQUIRED, 'restart = "temporary"') + child("beside"))
     with kernel.client() as client:
-        assert client.wait("db", timeout=60)["exit_code"] == 3
+        assert client.wait("db", timeout=PATIENCE)["exit_code"] == 3
         assert states(client) == {"db": "exited", "beside": "running"}

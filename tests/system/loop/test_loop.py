@@ -332,7 +332,7 @@ def test_subagents_work_at_the_same_time(client: AgentOSClient, place: Path) -> 
 def test_an_agent_has_tools_of_its_own(kernel: Kernel, client: AgentOSClient) -> None:
     up(client.spawn("adds", write(kernel, "adds.py", AGENT), workspace="keep"))
 
-    assert client.wait("adds", timeout=60)["success"]
+    assert client.wait("adds", timeout=PATIENCE)["success"]
 
     assert ended(client, "adds", "t")["status"] == "done", lines(client, "adds")
     first, second = (client.fetch(f"task/t/000{n}/00/finished", "agent", agent="adds")["value"] for n in (1, 2))
@@ -396,7 +396,7 @@ def test_tools_of_mcp_servers_are_tools_of_the_loop() -> None:
 
         up(client.spawn("uses", write(kernel, "uses.py", MCP_AGENT), permissions=allowed))
 
-        assert client.wait("uses", timeout=60)["success"]
+        assert client.wait("uses", timeout=PATIENCE)["success"]
         assert ended(client, "uses", "t")["status"] == "done"
         result = client.fetch("task/t/0001/00/finished", "agent", agent="uses")["value"]
         assert result["ok"], result
@@ -412,7 +412,7 @@ with AgentOSClient() as kernel:
 
 def test_a_forged_result_is_refused(kernel: Kernel, client: AgentOSClient) -> None:
     up(client.spawn("forged", write(kernel, "forger.py", FORGER)))
-    assert client.wait("forged", timeout=60)["success"]
+    assert client.wait("forged", timeout=PATIENCE)["success"]
 
     with pytest.raises(LoopError, match="something else has stored it"):
         AgenticLoop(client).resume("forged")

@@ -10,6 +10,7 @@ from agentic import AgenticLoop
 from agentos_sdk import AgentOSClient
 from agentos_sdk.loop.engine.result import LoopError
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.system.agents import lines, up, write
 from tests.system.loop_agents import done, ended, kernel_with, rule
 
@@ -91,7 +92,7 @@ def test_subagents_of_two_tasks_are_not_taken_for_each_other() -> None:
     ):
         up(client.spawn("boss", write(kernel, "boss.py", TWO_TASKS)))
 
-        assert client.wait("boss", timeout=60)["success"]
+        assert client.wait("boss", timeout=PATIENCE)["success"]
 
         found = [line for line in lines(client, "boss") if line.startswith("found")]
         assert ["summary='it was 1'" in found[0], "summary='it was 2'" in found[1]] == [True, True], found

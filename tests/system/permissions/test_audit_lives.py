@@ -10,6 +10,7 @@ from agentos.agents.life.entries import ENTRIES_PER_SECOND, MAX_BURST
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, known, relay, up
 from tests.system.lives.test_containers import child
 from tests.system.lives.test_health import BACKOFF, COMPUTES, HELLO, WATCHED, script
@@ -71,7 +72,7 @@ def test_an_agent_that_reaches_a_limit_is_noted_with_it(kernel: Kernel) -> None:
     (kernel.place / "leaks.py").write_text("import time\ntime.sleep(1)\n" + leaks)
     with kernel.client() as client:
         up(client.spawn("leaks", str(kernel.place / "leaks.py"), limits={"memory": "64M"}))
-        client.wait("leaks", timeout=60)
+        client.wait("leaks", timeout=PATIENCE)
         end = wait_for_life(client, "leaks", "AGENT_EXITED")[-1]
         assert end["outcome"] == "failed"
         assert end["about"] == info(client, "leaks")["end"]

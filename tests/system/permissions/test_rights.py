@@ -10,6 +10,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, proc_status, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, info, known, lines, relay, up, write, written
 
 CALLS: dict[str, dict[str, float]] = {
@@ -195,7 +196,7 @@ def test_a_paused_agent_can_be_killed_without_grace(kernel: Kernel, client: Agen
 
     assert client.kill("frozen", grace=0)
 
-    assert client.wait("frozen", timeout=60)["signal"] == signal.SIGKILL
+    assert client.wait("frozen", timeout=PATIENCE)["signal"] == signal.SIGKILL
     until(lambda: not kernel.family, "all have ended")
 
 
@@ -206,7 +207,7 @@ def state_of(pid: int) -> str:
 
 def test_only_a_running_agent_can_be_paused(client: AgentOSClient) -> None:
     up(client.spawn("over", command=["sleep", "1"]))
-    client.wait("over", timeout=60)
+    client.wait("over", timeout=PATIENCE)
 
     reply = client.pause("over")
 

@@ -10,6 +10,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import RELAY, SLEEPER, ask, in_state, info, lines, relay, up, write
 from tests.system.jails import group_of, layers, need_cgroups
 
@@ -135,7 +136,7 @@ def test_a_childs_memory_counts_as_its_parents(kernel: Kernel, client: AgentOSCl
     parent = relay(kernel, client, "mother", limits={"memory": "64M"})
     reply = ask(client, parent, "spawn", name="hog", command=["python3", "-c", HOG], limits={"memory": "512M"})
     if reply["success"]:
-        client.wait("hog", timeout=60)
+        client.wait("hog", timeout=PATIENCE)
 
     until(lambda: info(client, "hog")["state"] in ("exited", "failed"), "the hog has ended")
     reason = client.wait("hog", timeout=1)["reason"] if reply["success"] else reply["error"]
@@ -184,8 +185,8 @@ def test_how_others_ended_is_not_a_jailed_agents_to_know(kernel: Kernel, client:
     client.spawn("other", command=["true"], workspace=str(kernel.place / "secret"))
     client.spawn("stranger", command=["false"])
     ask(client, parent, "spawn", name="kid", command=["false"])
-    assert client.wait("stranger", timeout=60)["success"]
-    assert client.wait("kid", timeout=60)["success"]
+    assert client.wait("stranger", timeout=PATIENCE)["success"]
+    assert client.wait("kid", timeout=PATIENCE)["success"]
 
     heard = {agent["name"]: agent["end"] for agent in ask(client, parent, "list_agents", all=True)}
 

@@ -9,6 +9,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import info, lines, up, write, written
 from tests.system.jails import crippled, need_cgroups
 
@@ -76,7 +77,7 @@ def test_a_memory_hog_is_killed_and_told_at_which_limit(kernel: Kernel, client: 
     need_cgroups(kernel)
     up(client.spawn("hog", write(kernel, "hog.py", HOG), limits={"memory": "64M"}))
 
-    end = client.wait("hog", timeout=60)
+    end = client.wait("hog", timeout=PATIENCE)
 
     assert end["reason"].startswith("killed: memory limit 64M reached")
     assert end["signal"] == 9
@@ -89,7 +90,7 @@ def test_an_agent_of_which_one_process_was_killed_for_memory_ends_as_a_whole(
     need_cgroups(kernel)
     up(client.spawn("many", write(kernel, "many.py", MANY), limits={"memory": "100M"}))
 
-    end = client.wait("many", timeout=60)
+    end = client.wait("many", timeout=PATIENCE)
 
     assert end["reason"].startswith("killed: memory limit 100M reached")
 
@@ -98,7 +99,7 @@ def test_refused_forks_are_told_with_the_limit(kernel: Kernel, client: AgentOSCl
     need_cgroups(kernel)
     up(client.spawn("forks", write(kernel, "forks.py", FORKS), limits={"max_pids": 20}))
 
-    end = client.wait("forks", timeout=60)
+    end = client.wait("forks", timeout=PATIENCE)
 
     assert lines(client, "forks", "stdout") == ["refused 19 EAGAIN"]
     assert end["exit_code"] == 3
@@ -109,7 +110,7 @@ def test_a_throttled_agent_is_told_how_much_of_its_time(kernel: Kernel, client: 
     need_cgroups(kernel)
     up(client.spawn("spins", write(kernel, "spins.py", SPINS), limits={"cpu_quota": "10%"}))
 
-    reason = client.wait("spins", timeout=60)["reason"]
+    reason = client.wait("spins", timeout=PATIENCE)["reason"]
 
     found = re.search(r"throttled (\d+) % of the time", reason)
     assert found is not None, reason
@@ -121,8 +122,8 @@ def test_an_end_without_a_limit_is_not_blamed_on_limits(kernel: Kernel, client: 
     os.kill(info(client, "shot")["pid"], 9)
     up(client.spawn("fails", command=["sh", "-c", "sleep 1; exit 3"]))
 
-    assert client.wait("shot", timeout=60)["reason"] == "killed by SIGKILL"
-    assert client.wait("fails", timeout=60)["reason"] == "exit status 3"
+    assert client.wait("shot", timeout=PATIENCE)["reason"] == "killed by SIGKILL"
+    assert client.wait("fails", timeout=PATIENCE)["reason"] == "exit status 3"
 
 
 def test_without_control_groups_what_all_its_processes_hold_is_watched(
@@ -131,7 +132,7 @@ def test_without_control_groups_what_all_its_processes_hold_is_watched(
     kernel, client = ungrouped
     up(client.spawn("many", write(kernel, "many.py", MANY), limits={"memory": "100M"}))
 
-    reason = client.wait("many", timeout=60)["reason"]
+    reason = client.wait("many", timeout=PATIENCE)["reason"]
 
     assert re.match(r"killed: memory limit 100M reached \(watched: \w+ \d+M\)", reason), reason
     until(lambda: "memory limit 100M reached" in kernel.said, "the kernel's log says so too")
@@ -145,10 +146,10 @@ def test_without_control_groups_agents_that_come_after_others_have_ended_are_wat
     ):
         for isolation in ("none", "standard", "none"):
             up(client.spawn("brief", command=["sleep", "1"], isolation=isolation))
-            client.wait("brief", timeout=60)
+            client.wait("brief", timeout=PATIENCE)
         up(client.spawn("many", write(kernel, "many.py", MANY), limits={"memory": "100M"}))
 
-        assert client.wait("many", timeout=60)["reason"].startswith("killed: memory limit 100M reached")
+        assert client.wait("many", timeout=PATIENCE)["reason"].startswith("killed: memory limit 100M reached")
 
 
 def test_without_control_groups_one_process_gets_no_more_memory_than_all(
@@ -157,7 +158,7 @@ def test_without_control_groups_one_process_gets_no_more_memory_than_all(
     kernel, client = ungrouped
     up(client.spawn("hog", write(kernel, "hog.py", HOG), limits={"memory": "100M"}))
 
-    end = client.wait("hog", timeout=60)
+    end = client.wait("hog", timeout=PATIENCE)
 
     # One of the two comes first: the resource limit, or who watches.
     assert end["exit_code"] == 1 or end["reason"].startswith("killed: memory limit 100M reached"), end
@@ -167,7 +168,7 @@ def test_without_control_groups_a_leak_is_called_by_the_limit(ungrouped: tuple[K
     kernel, client = ungrouped
     up(client.spawn("leak", write(kernel, "leak.py", LEAK), limits={"memory": "64M"}))
 
-    end = client.wait("leak", timeout=60)
+    end = client.wait("leak", timeout=PATIENCE)
 
     assert end["reason"].startswith("killed: memory limit 64M reached (watched: "), end
     assert end["signal"] == 9
@@ -177,7 +178,7 @@ def test_without_control_groups_files_in_memory_count(ungrouped: tuple[Kernel, A
     kernel, client = ungrouped
     up(client.spawn("hoard", write(kernel, "hoard.py", HOARD), limits={"memory": "48M"}))
 
-    end = client.wait("hoard", timeout=60)
+    end = client.wait("hoard", timeout=PATIENCE)
 
     assert end["reason"].startswith("killed: memory limit 48M reached (watched: "), end
     assert end["signal"] == 9
@@ -199,7 +200,7 @@ def test_without_control_groups_forks_are_refused_too(ungrouped: tuple[Kernel, A
     kernel, client = ungrouped
     up(client.spawn("forks", write(kernel, "forks.py", FORKS), limits={"max_pids": 20}))
 
-    assert client.wait("forks", timeout=60)["exit_code"] == 3
+    assert client.wait("forks", timeout=PATIENCE)["exit_code"] == 3
     assert lines(client, "forks", "stdout") == ["refused 19 EAGAIN"]
 
 
@@ -231,7 +232,7 @@ def test_an_agent_that_is_restarted_after_a_limit_says_why_in_its_log(kernel: Ke
     script = write(kernel, "again.py", HOG)
     up(client.spawn("again", script, limits={"memory": "40M"}, restart="permanent", max_restarts=1))
 
-    client.wait("again", timeout=60)
+    client.wait("again", timeout=PATIENCE)
 
     notes = [line["text"] for line in client.logs("again", tail=100)["lines"] if line["stream"] == "kernel"]
     assert sum("memory limit 40M reached" in note for note in notes) >= 1, notes

@@ -15,6 +15,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import SLEEPER, ask, in_state, info, known, lines, relay, up, write
 from tests.system.jails import crippled, groups_left, loops_in, need_cgroups, zygotes_of
 
@@ -116,7 +117,8 @@ def test_what_was_removed_between_two_lives_is_named_and_ends_the_agent(
         }
         fields = choices[gone]
         if gone == "python":
-            subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True, timeout=60)
+            venv = [sys.executable, "-m", "venv", "--without-pip", str(place / "venv")]
+            subprocess.run(venv, check=True, timeout=PATIENCE)
             fields["python"] = str(place / "venv" / "bin" / "python")
         up(client.spawn("loser", restart="permanent", max_restarts=2, **fields))
         pid = known(client, "loser")
@@ -125,7 +127,7 @@ def test_what_was_removed_between_two_lives_is_named_and_ends_the_agent(
 
         os.kill(pid, signal.SIGKILL)
 
-        reason = client.wait("loser", timeout=60)["reason"]
+        reason = client.wait("loser", timeout=PATIENCE)["reason"]
         assert str(place) in reason, reason
 
 
@@ -221,7 +223,7 @@ def test_an_agent_that_kills_itself_in_the_middle_of_spawning_leaves_no_child(
 ) -> None:
     up(client.spawn("mortal", write(kernel, "dies.py", DIES.replace("{after}", str(after)))))
 
-    client.wait("mortal", timeout=60)
+    client.wait("mortal", timeout=PATIENCE)
 
     def alive() -> list[str]:
         return [

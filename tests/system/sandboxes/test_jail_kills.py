@@ -10,6 +10,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, marked, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import ask, info, known, relay, up, write, written
 from tests.system.jails import copies_of_zygotes, crippled, groups_left, loops_in, said, zygotes_of
 
@@ -197,6 +198,6 @@ def test_an_agent_is_gone_with_all_its_own_before_wait_answers(kernel: Kernel, c
     until(lambda: len(kernel.processes_of_agent(agent_id)) == 5, "it has left four behind")
 
     os.kill(pid, signal.SIGKILL)
-    client.wait("daemon", timeout=60)
+    client.wait("daemon", timeout=PATIENCE)
 
     assert not kernel.processes_of_agent(agent_id)

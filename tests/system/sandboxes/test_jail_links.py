@@ -12,6 +12,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import lines
 
 ONCE = "import time\nprint('as it was meant', flush=True)\ntime.sleep(1000)\n"
@@ -52,7 +53,7 @@ def lives(client: AgentOSClient, kernel: Kernel, name: str, **fields: object) ->
     os.symlink("../other.py", place / "main.py")
     until(lambda: lines(client, name, "stdout"), "its first life has begun")
     os.kill(spawned["pid"], signal.SIGKILL)
-    client.wait(name, timeout=60)
+    client.wait(name, timeout=PATIENCE)
     return "\n".join(line["text"] for line in client.logs(name)["lines"])
 
 

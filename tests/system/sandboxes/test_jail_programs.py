@@ -13,6 +13,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import lines, up, write, written
 from tests.system.jails import said
 
@@ -106,7 +107,7 @@ def test_the_systems_python_can_be_asked_for(kernel: Kernel, client: AgentOSClie
 def test_a_virtual_environment_under_a_closed_home_has_its_packages(
     kernel: Kernel, client: AgentOSClient, home: Path
 ) -> None:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "venv"], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "venv"], check=True, timeout=PATIENCE)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     (home / "venv" / "lib" / version / "site-packages" / "installed.py").write_text("WHERE = __file__\n")
     (home / "venv" / "bin" / "tool").write_text(f"#!{home}/venv/bin/python\n")

@@ -13,6 +13,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import ask, in_state, info, known, lines, relay, up, write
 from tests.system.jails import layers, loops_in, mounts_of, said
 
@@ -151,7 +152,7 @@ def test_an_agent_that_writes_more_than_its_limit_into_a_watched_directory_is_ki
     script = write(kernel, "fills.py", FILLS)
     reply = up(client.spawn("fills", script, workspace=str(shared), limits={"disk": "8M"}))
 
-    reason = client.wait("fills", timeout=60)["reason"]
+    reason = client.wait("fills", timeout=PATIENCE)["reason"]
 
     assert layers(reply)["disk"]["mechanism"] == "watched"
     assert reason.startswith("killed: disk limit 8M reached in its workspace"), reason
@@ -197,7 +198,7 @@ def test_a_workspace_that_was_removed_is_an_error_that_names_it_and_the_next_spa
 
     os.kill(pid, 9)
 
-    reason = client.wait("worker", timeout=60)["reason"]
+    reason = client.wait("worker", timeout=PATIENCE)["reason"]
     assert str(work) in reason, reason
     os.rename(shared / "elsewhere", work)
     up(client.spawn("worker", command=SLEEP, workspace=str(work)))

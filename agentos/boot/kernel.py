@@ -44,10 +44,10 @@ from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen_again
 from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
-from agentos.recordings.recorder import Recorder
+from agentos.recordings.recorder.recorder import Recorder
+from agentos.recordings.recorder.starts import StartTrees
 from agentos.recordings.replay.replays import Replays
 from agentos.recordings.replay.resume import Resumer
-from agentos.recordings.starts import StartTrees
 from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic

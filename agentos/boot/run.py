@@ -23,8 +23,8 @@ from agentos.mcp.pins import TABLES as PINS
 from agentos.permissions.approvals.answers import TABLES as ANSWERS
 from agentos.permissions.approvals.entries import TABLES as APPROVALS
 from agentos.private_files import UnsafeFile, describe_error
-from agentos.recordings.recorder import open_recorder
-from agentos.recordings.selection import RecordingSettings
+from agentos.recordings.recorder.recorder import open_recorder
+from agentos.recordings.recorder.selection import RecordingSettings
 from agentos.services import ids, usage
 from agentos.services.audit.chain import KILLED, kernel_entry
 from agentos.services.audit.log import open_audit

@@ -20,7 +20,7 @@ from agentos.agents.registry import Agent
 from agentos.recordings.format import SUFFIX, Life, encode_line, parse_json, plain_name, read_body, write_body
 from agentos.recordings.kept import list_names
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
-from agentos.recordings.recorder import Recorder, is_failed
+from agentos.recordings.recorder.recorder import Recorder, is_failed
 from agentos.services.events import LifeResumed, ResumeFailed
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.opcodes import Op

@@ -26,13 +26,13 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.steps import Observer
 from agentos.private_files import display_path, hold_directory
+from agentos.recordings.format import SUFFIX, AgentFacts, Life, Manifest, plain_name
+from agentos.recordings.kept import list_names, prune
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos.threads import run_in_thread
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End
 
-from .format import SUFFIX, AgentFacts, Life, Manifest, plain_name
-from .kept import list_names, prune
 from .lines import LineMaker, Seen
 from .queue import WriteQueue, measure
 from .selection import RecordingSettings, Selection

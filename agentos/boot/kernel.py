@@ -333,7 +333,7 @@ class Kernel:
                     nursery.start_soon(listen_again, operators, self.serve_operators)
                     services = (
                         *(self.host.spawner, self.sweeper, self.jails, self.line, self.network.client, self.reload),
-                        *(self.servers, self.pins, self.lives, self.approvals, self.state, self.callers.mail),
+                        *(self.servers, self.pins, self.lives, self.approvals, self.state, self.callers.mail.leases),
                         *(self.event_log, self.callers.background, self.sampler, self.telemetry, self.recorder),
                         *(self.recordings, self.timers, self.waker, self.replays),
                     )

@@ -111,7 +111,7 @@ class ResumedLife:
     def begin(self) -> None:
         agent, answers = self.agent, self.replay.left
         self.callers.resume(agent.caller, self.replay)
-        self.callers.mail.lease_again(agent.id, self.leased)
+        self.callers.mail.leases.lease_again(self.callers.mail.by_id(agent.id), self.leased)
         agent.hash_seed = self.replay.hash_seed or agent.hash_seed
         self.recorder.note_resumed(agent.caller, self.recording, answers, agent.hash_seed)
         self.callers.registry.publish(LifeResumed(agent.id, agent.name, self.replay.life, self.recording, answers))

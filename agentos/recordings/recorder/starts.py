@@ -19,8 +19,8 @@ from agentos.agents.workspaces.workspace import Workspace
 from agentos.recordings.format import EMPTY
 from agentos.recordings.kept import scan
 from agentos.services.snapshots.overlays import NoOverlay
+from agentos.services.snapshots.records import BadLayer
 from agentos.services.snapshots.snapshots import Snapshots, Taken
-from agentos.services.snapshots.store import BadLayer
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError
 

@@ -15,8 +15,8 @@ from agentos.recordings.reader import RecordedCall, Recording
 from agentos.recordings.recorder.commands import CommandFiles
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.services.snapshots.overlays import NoOverlay
+from agentos.services.snapshots.records import BadLayer, Snapshot
 from agentos.services.snapshots.snapshots import Snapshots, Taken
-from agentos.services.snapshots.store import BadLayer, Snapshot
 from agentos.threads import check_cancelled, run_in_thread
 from agentos_sdk.errors import CallError
 

@@ -18,7 +18,7 @@ from agentos.recordings.recorder.starts import StartTrees
 from agentos.recordings.replay.files import find_start
 from agentos.services.events import AgentSpawned
 from agentos.services.rate_limit import Rate
-from agentos.services.snapshots.store import Snapshot
+from agentos.services.snapshots.records import Snapshot
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import PATIENCE
 

@@ -47,6 +47,7 @@ from .host import BootError, Host, open_host
 from .kernel import Kernel, Settings
 from .mcp import set_up_mcp
 from .network import read_secrets
+from .serving import serve
 
 log = logging.getLogger("agentos.kernel")
 
@@ -135,7 +136,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         if (killed := await run_in_thread(describe_kill, last)) is not None:
             events.publish(killed)
             audit.note(kernel_entry(KILLED, killed.text, "lost"))
-        return await kernel.serve()
+        return await serve(kernel)
 
 
 def read_settings(settings: Settings) -> RecordingSettings:

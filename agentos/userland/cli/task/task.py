@@ -1,6 +1,8 @@
 """``agentos task``: lets a jailed agent work on a task, and shows what it does."""
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -9,11 +11,13 @@ from agentos.userland.cli.common import Failed, kernel, kernel_options
 from agentos.userland.task.attempts import share
 from agentos.userland.task.programs import BadProgram
 from agentos.userland.task.repository import BadDirectory
+from agentos_sdk import AgentOSClient
+from agentos_sdk.loop import Budget
 from agentos_sdk.loop.engine.result import LoopError
 
 from .begin import begin, go_on, prepare, say, say_first
 from .follow import follow
-from .options import check_attempts, check_directory, find_programs, make_permissions, parse_budget, read_text
+from .options import Order, check_order, find_programs, make_permissions, parse_budget, read_text
 from .tasks import find_task
 
 
@@ -38,24 +42,7 @@ from .tasks import find_task
 @click.option("--review", is_flag=True, help="At the end show the changes of --dir, and apply them after a y.")
 @click.option("-p", "--print", "quiet", is_flag=True, help="Print the result alone, for scripts.")
 @kernel_options
-def task(
-    words: tuple[str, ...],
-    directory: str | None,
-    in_place: bool,
-    level: str | None,
-    ask: bool,
-    model: str | None,
-    budget: tuple[str, ...],
-    resume: str | None,
-    continued: bool,
-    by: tuple[str, ...],
-    attempts: int | None,
-    check: str | None,
-    review: bool,
-    quiet: bool,
-    as_json: bool,
-    socket_path: str | None,
-) -> None:
+def task(**given: Any) -> None:
     """Let an agent work on a task until it is done.
 
     TEXT is the task in plain words. Without TEXT it is read from stdin; on a terminal it is a conversation: each line
@@ -73,46 +60,45 @@ def task(
 
     --with runs another coding agent, which has to be installed, in the jail; with several each makes attempts in turn.
     """
-    if words[:1] == ("undo",) and len(words) == 2:
+    order = Order(**given)
+    if order.words[:1] == ("undo",) and len(order.words) == 2:
         from .undo import undo
 
-        undo(words[1], socket_path, as_json)
+        undo(order.words[1], order.socket_path, order.as_json)
         return
-    if len(words) > 1:
-        raise click.UsageError("TEXT: expected one argument: write the task in quotation marks")
-    parsed = parse_budget(budget)
-    goes_on = resume is not None or continued
-    attempts = attempts or (len(by) if len(by) > 1 else None)
-    check_directory(directory, in_place, goes_on, review, quiet or as_json)
-    if goes_on and (directory is not None or level is not None or ask or model is not None or by):
-        raise click.UsageError("--resume and --continue keep directory, permissions, model and program of the task")
-    check_attempts(by, attempts, check, directory is None or in_place or review or goes_on)
-    options = {"model": model, "budget": parsed, "permissions": make_permissions(level, ask)}
-    mode = "direct" if in_place else "overlay"
-    talks = not (words or goes_on or quiet or as_json or by or attempts) and is_terminal()
-    text = "" if talks else read_text(words, needed=not goes_on)
-    with kernel(socket_path) as client:
+    check_order(order)
+    budget = parse_budget(order.budget)
+    options = {"model": order.model, "budget": budget, "permissions": make_permissions(order.level, order.ask)}
+    talks = order.has_no_text and is_terminal()
+    text = "" if talks else read_text(order.words, needed=not order.goes_on)
+    with kernel(order.socket_path) as client:
         try:
             if talks:
                 from .conversation import TaskConversation
 
-                sys.exit(TaskConversation(client, socket_path, directory, mode, review, options).serve())
-            if goes_on:
-                begun = go_on(client, find_task(client, resume), text, {"budget": parsed})
-            else:
-                # Others ask much that is no step, so that the default is the loop's alone.
-                calls = parsed.iterations if any(each.startswith("iterations=") for each in budget) else None
-                programs = find_programs(client, by, model, calls, directory)
-                options["budget"] = share(parsed, attempts or 1)
-                prepared = prepare(client, text, directory, mode, options, say if as_json or quiet else say_first)
-                several = [begin(client, prepared, programs[number % len(programs)]) for number in range(attempts or 1)]
-                if attempts is not None:
-                    from .attempts import attempt
-
-                    sys.exit(attempt(client, several, check, socket_path, {"as_json": as_json, "quiet": quiet}))
-                begun = several[0]
-            sys.exit(follow(client, begun, socket_path, review, as_json, quiet))
+                talk = TaskConversation(client, order.socket_path, order.directory, order.mode, order.review, options)
+                sys.exit(talk.serve())
+            if order.goes_on:
+                begun = go_on(client, find_task(client, order.resume), text, {"budget": budget})
+                sys.exit(follow(client, begun, order.socket_path, order.review, order.as_json, order.quiet))
+            sys.exit(begin_and_follow(client, order, text, budget, options))
         except (LoopError, BadDirectory, BadProgram) as error:
             raise Failed(str(error)) from None
         except KeyboardInterrupt:
             sys.exit(130)
+
+
+def begin_and_follow(client: AgentOSClient, order: Order, text: str, budget: Budget, options: Mapping[str, Any]) -> int:
+    """Work on a new task, or let several try it; returns the exit status."""
+    # Others ask much that is no step, so that the default is the loop's alone.
+    calls = budget.iterations if any(each.startswith("iterations=") for each in order.budget) else None
+    programs = find_programs(client, order, calls)
+    options = {**options, "budget": share(budget, order.tries or 1)}
+    warn = say if order.as_json or order.quiet else say_first
+    prepared = prepare(client, text, order.directory, order.mode, options, warn)
+    begun = [begin(client, prepared, programs[number % len(programs)]) for number in range(order.tries or 1)]
+    if order.tries is None:
+        return follow(client, begun[0], order.socket_path, order.review, order.as_json, order.quiet)
+    from .attempts import attempt
+
+    return attempt(client, begun, order.check, order.socket_path, {"as_json": order.as_json, "quiet": order.quiet})

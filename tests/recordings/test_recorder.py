@@ -23,8 +23,9 @@ from agentos.recordings.format import SUFFIX, encode_line
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import queue, writer
 from agentos.recordings.recorder import recorder as recorder_module
+from agentos.recordings.recorder.active import Active
 from agentos.recordings.recorder.lines import LineMaker, Seen
-from agentos.recordings.recorder.recorder import Active, Recorder, open_recorder
+from agentos.recordings.recorder.recorder import Recorder, open_recorder
 from agentos.recordings.recorder.selection import RecordingSettings, Selection
 from agentos.services.events import AgentExited, AgentSpawned
 from agentos.services.rate_limit import Rate

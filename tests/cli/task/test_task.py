@@ -276,6 +276,20 @@ def test_a_call_without_an_approver_here_ends_the_command_and_the_task_is_resume
     assert (result["kind"], result["status"], result["commands"]) == ("result", "done", ["python3 hello.py"])
 
 
+def test_a_task_of_a_version_before_overlays_is_listed_and_does_not_go_on(agentos: Agentos, kernel: Kernel) -> None:
+    note = {"name": "task-900", "text": "old", "directory": "/old", "saved": "/copies", "at": 0.0}
+    with AgentOSClient(kernel.socket) as client:
+        client.store("task-note/task-900", note, scope="agent")
+        try:
+            listed = {each["name"]: each["text"] for each in json.loads(agentos("tasks", "--json").stdout)}
+            again = agentos("task", "--resume", "task-900", "go on")
+        finally:
+            client.delete("task-note/task-900", "agent")
+
+    assert listed["task-900"] == "old"
+    assert (again.returncode, "begin a new task" in again.stderr) == (1, True)
+
+
 def test_a_task_goes_on_with_what_is_said_after_its_end(agentos: Agentos) -> None:
     first = agentos("task", "-p", "Greet")
     then = agentos("task", "--continue", "-p", "add a test")

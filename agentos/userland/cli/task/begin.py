@@ -112,11 +112,9 @@ def go_on(client: AgentOSClient, note: TaskNote, text: str, options: Mapping[str
     """Prepare to go on with a task; ``compact``: with a summary of what was said and done."""
     if note.by:
         raise Failed(f"{note.name} is one of {note.by}, of which no conversation is kept: begin a new task")
+    if note.directory and not note.mode:
+        raise Failed(f"{note.name} has worked on a copy of {note.directory}, as earlier releases did: begin a new task")
     text = name_images(text, note.directory or None)
-    if note.saved:
-        from .undo import check_former
-
-        say(check_former(note))
 
     def work(client: AgentOSClient, running: RunningTask) -> TaskResult:
         loop = AgenticLoop(client, on_step=running.note, **options)

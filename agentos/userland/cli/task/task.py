@@ -22,7 +22,7 @@ from .tasks import find_task
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="{[TEXT] | undo ID}")
+@click.argument("words", nargs=-1, metavar="[TEXT]")
 @click.option("--dir", "directory", metavar="PATH", help="Work on this directory; it changes with `agentos apply`.")
 @click.option("--in-place", is_flag=True, help="Change --dir itself, at once; nothing can be undone.")
 @click.option("--level", metavar="LEVEL|SET|JSON|FILE.json", help="What the agent may do. Default: sandboxed.")
@@ -61,11 +61,6 @@ def task(**given: Any) -> None:
     --with runs another coding agent, which has to be installed, in the jail; with several each makes attempts in turn.
     """
     order = Order(**given)
-    if order.words[:1] == ("undo",) and len(order.words) == 2:
-        from .undo import undo
-
-        undo(order.words[1], order.socket_path, order.as_json)
-        return
     check_order(order)
     budget = parse_budget(order.budget)
     options = {"model": order.model, "budget": budget, "permissions": make_permissions(order.level, order.ask)}

@@ -102,13 +102,15 @@ def check_order(order: Order) -> None:
         raise click.UsageError("--check judges the attempts of --attempts")
 
 
-def find_programs(client: AgentOSClient, order: Order, calls: int | None) -> list[Program | None]:
-    """The programs of ``--with``, with the model that they ask and how often they may. None is the loop.
+def find_programs(
+    client: AgentOSClient, by: tuple[str, ...], model: str | None, calls: int | None, directory: str | None
+) -> list[Program | None]:
+    """The programs of ``--with`` to work on a directory, with the model that they ask and how often they may.
 
+    None is the loop.
     Raises :class:`~agentos.userland.task.programs.BadProgram` if one can't work here.
     """
-    by, model = order.by, order.model
-    project, places = project_directory() if by else None, [order.directory] if order.directory is not None else []
+    project, places = project_directory() if by else None, [directory] if directory is not None else []
     found = [None if name == LOOP else find_program(name, project, places) for name in by or (LOOP,)]
     if not any(found):
         return list(found)

@@ -87,7 +87,7 @@ def begin_and_follow(client: AgentOSClient, order: Order, text: str, budget: Bud
     """Work on a new task, or let several try it; returns the exit status."""
     # Others ask much that is no step, so that the default is the loop's alone.
     calls = budget.iterations if any(each.startswith("iterations=") for each in order.budget) else None
-    programs = find_programs(client, order, calls)
+    programs = find_programs(client, order.by, order.model, calls, order.directory)
     options = {**options, "budget": share(budget, order.tries or 1)}
     warn = say if order.as_json or order.quiet else say_first
     prepared = prepare(client, text, order.directory, order.mode, options, warn)

@@ -1,7 +1,7 @@
 """A supervisor: one loop over one inbox, which starts, stops and restarts its children.
 
-Modelled on OTP 25's ``supervisor`` (stdlib 4.2). All decisions are made in one task (``_lead``): ``strategy`` decides
-which children are restarted, ``intensity`` how often, ``backoff`` how soon; ``staff`` starts and stops the children.
+Modelled on OTP 25's ``supervisor`` (stdlib 4.2). All decisions are made in one task (``_lead``): ``restarts`` decides
+which children are restarted, how often and how soon; ``staff`` starts and stops the children.
 """
 
 import random as randomness
@@ -11,29 +11,24 @@ from typing import TypeVar
 
 import trio
 from msgspec import Struct
-from msgspec.structs import replace
 
 from supervisors import reports
-from supervisors.backoff import delay
 from supervisors.child import Startable
 from supervisors.children import Child, ChildInfo, Children, Counts, Handle
 from supervisors.errors import NoProc, Refused, SpecError, StartFailed, SupervisorError
 from supervisors.exits import (
     KILLED,
     SHUTDOWN,
-    AutoShutdown,
     Ended,
     Exit,
     GaveUp,
-    IntensityExceeded,
-    TooManyFailures,
     gave_up,
 )
 from supervisors.inbox import Call, Due, Inbox, Item, Over, Retry, Stop
 from supervisors.reports import Observer
+from supervisors.restarts import Restarts
 from supervisors.spec import ChildSpec, Shutdown, SupervisorSpec, valid_shutdown
 from supervisors.staff import Staff
-from supervisors.strategy import Intensity, affected, comes_back, shuts_down
 
 T = TypeVar("T")
 
@@ -68,12 +63,11 @@ class Supervisor:
         self.path = (*within, id)
         self.exit: Exit | None = None  # set once it has ended
         self._observe = observe
-        self._random = random  # None: a new generator for each delay, as most supervisors never need one
-        self._intensity = Intensity(spec.intensity, spec.period)
         self._inbox = Inbox()
         self._children = Children(simple=spec.simple)
         nest = partial(_nest, observe, random, self.path)
         self._staff = Staff(spec, self.path, self._children, self._inbox, nest, observe)
+        self._restarts = Restarts(spec, self.path, self._children, self._inbox, self._staff, random, observe)
         self._mortal = trio.CancelScope()  # around everything that a kill interrupts
         self._current: Call | None = None
         self._runs = False
@@ -122,7 +116,7 @@ class Supervisor:
 
     def restarts_in_period(self) -> int:
         """How many restarts count towards the intensity now; 0 if that is unlimited."""
-        return self._intensity.count(trio.current_time())
+        return self._restarts.intensity.count(trio.current_time())
 
     # -- OTP's calls -----------------------------------------------------------------------------------------------
 
@@ -186,7 +180,7 @@ class Supervisor:
         async def change() -> None:
             await self._staff.change(spec)
             self.spec = spec
-            self._intensity = replace(self._intensity, restarts=spec.intensity, period=spec.period)
+            self._restarts.change(spec)
 
         await self._ask(change)
 
@@ -269,14 +263,14 @@ class Supervisor:
         match item:
             case Over(child, life):
                 # Another life, or none: the supervisor itself has stopped this one and waited for its end.
-                return await self._ended(child) if child.life is life else None
+                return await self._restarts.ended(child) if child.life is life else None
             case Retry(id):
                 waiting = self._children.get(id)
                 if waiting is not None and waiting.restarting and waiting.timer is None:
-                    return await self._restart(waiting)
+                    return await self._restarts.restart(waiting)
             case Due(child, timer):
                 if child.timer is timer:
-                    await self._revive(child)
+                    await self._restarts.revive(child)
             case Stop(ending):
                 return ending
             case Call():
@@ -318,69 +312,6 @@ class Supervisor:
         for item in self._inbox.drain():
             if isinstance(item, Call):
                 item.answer(NoProc(self.id))
-
-    # -- Restarts --------------------------------------------------------------------------------------------------
-
-    async def _ended(self, child: Child) -> Exit | None:
-        """Handle a child that ended by itself: restart it, remove it, or end the supervisor."""
-        ending = self._staff.bury(child)
-        if comes_back(child.spec.restart, ending):
-            return await self._restart(child)
-        self._children.rest(child)
-        others = self._children.significant_left()
-        if shuts_down(self.spec.auto_shutdown, significant=child.spec.significant, others=others):
-            return Exit("shutdown", AutoShutdown(child.id, ending))
-        return None
-
-    async def _restart(self, child: Child) -> Exit | None:
-        """Check the restart limit first, then the delay."""
-        self._intensity = self._intensity.counting(trio.current_time())
-        backoff = child.spec.backoff
-        if self._intensity.exceeded:
-            spent = len(self._intensity.times)
-            return self._give_up(child, IntensityExceeded(child.id, child.last, spent, self.spec.period))
-        if backoff is not None and backoff.max_failures is not None and child.failures >= backoff.max_failures:
-            return self._give_up(child, TooManyFailures(child.id, child.last, child.failures))
-        own = 0.0
-        if backoff is not None:
-            random = self._random or randomness.Random()  # noqa: S311 - jitter is no secret
-            own = delay(backoff, child.failures, random)
-        wait = max(own, self._still_waiting(child))
-        if wait > 0:
-            await self._postpone(child, wait)
-        else:
-            await self._revive(child)
-        return None
-
-    def _give_up(self, child: Child, cause: IntensityExceeded | TooManyFailures) -> Exit:
-        self._children.rest(child)
-        ending = Exit("shutdown", cause)
-        self._tell(reports.SupervisorGaveUp(self.path, ending))
-        return ending
-
-    def _group(self, child: Child) -> list[Child]:
-        """The children that are restarted with it, in start order."""
-        return [self._children.named(name) for name in affected(self.spec.strategy, self._children.ids, child.id)]
-
-    def _still_waiting(self, child: Child) -> float:
-        """Seconds that others of its group still have to wait: a sibling's failure must not shorten their delay."""
-        now = trio.current_time()
-        return max((member.due - now for member in self._group(child) if member.timer is not None), default=0.0)
-
-    async def _postpone(self, child: Child, wait: float) -> None:
-        """Stop the group now, and delay its restart as a whole."""
-        await self._staff.stop_group(self._group(child))
-        self._staff.wait_for(child, wait)
-
-    async def _revive(self, child: Child) -> None:
-        """Stop what is left of the group and start it again; a child that fails to start is retried later."""
-        group = self._group(child)
-        self._tell(reports.Restarting(self.path, child.id, tuple(member.id for member in group)))
-        for member in await self._staff.stop_group(group):
-            if not await self._staff.start_again(member):
-                # Queued behind all other items, so that a call can cancel it: OTP's try_again_restart.
-                self._inbox.put(Retry(member.id))
-                return
 
     def _tell(self, report: reports.Report) -> None:
         reports.tell(self._observe, report)

@@ -225,7 +225,7 @@ class Callers:
         """Raise ``Busy`` while another connection of the guest has the mailbox of its name."""
         if name is None:
             raise BadRequest("mailbox: a kept one belongs to a guest's name: say it in `as`")
-        check_guest_name(name, "as")
+        check_guest_name(name)
         if self.mail.is_taken(name) and self.mail.by_name(name).id in self._guests.keys() - {caller.id}:
             raise Busy(
                 f"mailbox: another connection of the guest {name!r} has its mailbox: "
@@ -245,7 +245,7 @@ class Callers:
                 agent.caller.table = self.tables.of(agent.id)
 
     def _rename(self, caller: Caller, name: str) -> None:
-        check_guest_name(name, "as")
+        check_guest_name(name)
         if caller.kind == "guest":
             raise BadRequest(f"as: this connection is the guest {caller.name!r} already")
         if self.registry.is_taken(name):

@@ -80,14 +80,14 @@ def is_reserved(name: str) -> bool:
     return plain in RESERVED or plain.startswith(RESERVED_PREFIX)
 
 
-def check_guest_name(name: str, field: str) -> None:
+def check_guest_name(name: str) -> None:
     """Like :func:`check_name`, for HELLO: the guest of an MCP client is called ``mcp:`` and a name.
 
     A guest, and no agent, may be called ``guest``.
     """
     plain = name.removeprefix(MCP_PREFIX)
     if plain.lower() != GUEST:
-        check_name(plain, field)
+        check_name(plain, "as")
 
 
 def check_name(name: str, field: str) -> None:

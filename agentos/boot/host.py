@@ -28,8 +28,6 @@ from agentos.sandbox.inside.janitor import Cleanup
 from agentos.sandbox.report import probe
 from agentos.sandbox.start.spawner import Spawner
 
-from .former_state import describe_former_state
-
 log = logging.getLogger("agentos.kernel")
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
@@ -76,8 +74,6 @@ def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterato
             interpreter_prefixes.validate_interpreter(probe.own_interpreter())
             check_parents(Path(socket))
             state_dir = undo.enter_context(lock_state_directory(state_dir))
-            if former := describe_former_state(Path(display_path(state_dir))):
-                log.warning("%s", former)
             check_file(state_dir / "stubs.json")  # read later, when the kernel runs
             run = Run.begin(state_dir)
             undo.callback(run.end)

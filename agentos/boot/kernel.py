@@ -1,11 +1,6 @@
 """The kernel: constructs all services in order, builds the call table and runs the agent tree."""
 
-import contextlib
-import gc
 import logging
-import os
-import socket
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -25,7 +20,6 @@ from agentos.agents.life.life import PATH, LifeDeps, home
 from agentos.agents.life.output_rate import OutputRate
 from agentos.agents.registry import Agent
 from agentos.agents.tree.declared_tree import CallerPorts
-from agentos.agents.tree.event_lines import log_last_state
 from agentos.agents.tree.kept_stops import KeptStops
 from agentos.agents.tree.supervision import SpawnLimits, Supervision
 from agentos.agents.waking.last_runs import LastRuns
@@ -36,43 +30,36 @@ from agentos.agents.workspaces.workspace import Workspaces
 from agentos.boot.last_run import MAX_NAMES, Doing, RunRecorder
 from agentos.config.load import Config
 from agentos.config.reload import Reload
-from agentos.config.watch import Watch
 from agentos.http.users import find_user_but
 from agentos.images.store import Images
-from agentos.kernel.caller import Caller
-from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen_again, listen_for_operators
+from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
-from agentos.recordings.recorder import Recorder
+from agentos.recordings.recorder.recorder import Recorder
+from agentos.recordings.recorder.starts import StartTrees
 from agentos.recordings.replay.replays import Replays
 from agentos.recordings.replay.resume import Resumer
-from agentos.recordings.starts import StartTrees
 from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
-from agentos.services.events import IsolationProbed, KernelStarted, Subscriber
+from agentos.services.events import Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.syscalls import Services, table
-from agentos.threads import run_in_thread
 
-from . import signals
 from .access import Access
 from .host import Host, affordable_connections, is_root
 from .mcp import McpSetup
 from .network import Network
-from .programs import Program, ProgramHost
+from .programs import Program
 from .recording import connect_recorder
 from .storage import bound_storage
 from .telemetry import Telemetry
 
 log = logging.getLogger("agentos.kernel")
-
-FULL_COLLECTION = 30  # collections of the middle generation before one of all: a thousand new connections cause none
-COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 
 @frozen
@@ -316,87 +303,10 @@ class Kernel:
             upstream_proxy=self.network.egress.upstream_proxy,
         )
 
-    async def serve(self) -> str | None:
-        """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
-        operators = self.settings.socket
-        terminal = signals.has_terminal()
-        await self.imports.sweep()
-        # One that comes as soon as clients can connect is received.
-        with (
-            signals.open_signals(terminal) as received,
-            await run_in_thread(listen_for_operators, operators) as listener,
-        ):
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self.poller.run)
-                    nursery.start_soon(self.serve_operators, listener)
-                    nursery.start_soon(listen_again, operators, self.serve_operators)
-                    services = (
-                        *(self.host.spawner, self.sweeper, self.jails, self.line, self.network.client, self.reload),
-                        *(self.servers, self.pins, self.lives, self.approvals, self.state, self.callers.mail),
-                        *(self.event_log, self.callers.background, self.sampler, self.telemetry, self.recorder),
-                        *(self.recordings, self.timers, self.waker, self.replays),
-                    )
-                    for service in services:
-                        nursery.start_soon(service.serve)
-                    for notices in self.notices:
-                        nursery.start_soon(notices.serve)
-                    if self.settings.watch:
-                        nursery.start_soon(Watch(self.reload).serve)
-                    host = ProgramHost(
-                        self.callers,
-                        self.poller,
-                        self.connection_limit,
-                        self.network.egress,
-                        self.dismiss,
-                        self.find_user,
-                    )
-                    for program in self.settings.programs:
-                        nursery.start_soon(host.run, program)
-                    nursery.start_soon(self.probe_host)
-                    nursery.start_soon(self.snapshots.forget_lost)
-                    nursery.start_soon(self.starts.release)
-                    nursery.start_soon(self.bound_storage)
-                    nursery.start_soon(self.write_counts)
-                    publish = self.events.publish
-                    nursery.start_soon(signals.obey, received, terminal, self.supervision, self.reload, publish)
-                    reason = await self.supervision.run(partial(self.announce, nursery))
-                    if lost := self.callers.mail.count_unkept():
-                        log.warning("%d unread messages in memory end with this kernel", lost)
-                    if reason is not None:
-                        log_last_state(self.supervision.deps.registry, reason)
-                    nursery.cancel_scope.cancel()
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(operators)
-        return reason
-
-    async def serve_operators(self, listener: socket.socket) -> None:
-        await Listener(listener, self.connection_limit, self.poller, self.callers.admit, self.dismiss).serve()
-
-    def dismiss(self, caller: Caller) -> None:
-        """Clean up after a connection on the operator's socket; the session of an agent lasts longer."""
-        self.callers.dismiss(caller)
-        if caller.kind != "agent":
-            self.state.end_session(caller.id)
-            self.event_log.forget(caller.id)
-
     def forget_agent(self, agent: Agent) -> None:
         """Clean up after a declared agent that a reload has removed; it may have been stopped before."""
         self.callers.forget(agent)
         self.state.end_session(agent.id)
-
-    async def probe_host(self) -> None:
-        """Try the isolation layers. Agents start when this is done, clients are served before."""
-        self.jails.host, self.jails.found = await probe.examine(self.host.spawner, self.jails.host, self.host.cgroups)
-        self.jails.probed.set()
-        await self.started.wait()
-        self.events.publish(IsolationProbed(self.jails.found))
-
-    async def bound_storage(self) -> None:
-        """Keep the state directory's bound, once declared agents that start count as running."""
-        await self.started.wait()
-        await self.storage.serve()
 
     def count_loop(self) -> LoopCounts:
         """The kernel's connections, and what waits in its queues."""
@@ -408,31 +318,3 @@ class Kernel:
             "audit": self.traffic.audit.waiting,
         }
         return LoopCounts(limit.connections, limit.capacity, waiting)
-
-    async def write_counts(self) -> None:
-        """Write to the audit log what is only counted: on each full hour, and when the kernel ends."""
-        try:
-            while True:
-                await trio.sleep(COUNT_SECONDS - time.time() % COUNT_SECONDS)
-                self._flush_counts()
-        finally:
-            self._flush_counts()
-
-    def _flush_counts(self) -> None:
-        self.traffic.flush()
-        self.life_entries.flush()
-
-    def announce(self, nursery: trio.Nursery, missing: Sequence[str]) -> None:
-        """Publish that the kernel is ready, and which agents are ``missing``.
-
-        What clients need not wait for is loaded afterwards, in the background.
-        """
-        # Later full collections skip all objects that exist now: 60 ms each. None before: with 200 agents it would hold
-        # up the event loop for 0.1 s, and find nothing.
-        gc.freeze()
-        young, middle, _ = gc.get_threshold()
-        gc.set_threshold(young, middle, FULL_COLLECTION)
-        self.events.publish(KernelStarted(self.model.description, missing, self.model.default_budget))
-        self.started.set()
-        if self.line.model:
-            nursery.start_soon(self.line.prepare)

@@ -1,8 +1,8 @@
 """Connects the recorder of calls with what it records: callers, lives of agents, and the secrets of the kernel."""
 
 from agentos.llm.line import Line
-from agentos.recordings.commands import CommandFiles
-from agentos.recordings.recorder import Recorder
+from agentos.recordings.recorder.commands import CommandFiles
+from agentos.recordings.recorder.recorder import Recorder
 from agentos.services.publisher import Events
 from agentos.syscalls.model.think import build_reply
 

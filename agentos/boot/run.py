@@ -23,8 +23,8 @@ from agentos.mcp.pins import TABLES as PINS
 from agentos.permissions.approvals.answers import TABLES as ANSWERS
 from agentos.permissions.approvals.entries import TABLES as APPROVALS
 from agentos.private_files import UnsafeFile, describe_error
-from agentos.recordings.recorder import open_recorder
-from agentos.recordings.selection import RecordingSettings
+from agentos.recordings.recorder.recorder import open_recorder
+from agentos.recordings.recorder.selection import RecordingSettings
 from agentos.services import ids, usage
 from agentos.services.audit.chain import KILLED, kernel_entry
 from agentos.services.audit.log import open_audit
@@ -47,6 +47,7 @@ from .host import BootError, Host, open_host
 from .kernel import Kernel, Settings
 from .mcp import set_up_mcp
 from .network import read_secrets
+from .serving import serve
 
 log = logging.getLogger("agentos.kernel")
 
@@ -135,7 +136,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         if (killed := await run_in_thread(describe_kill, last)) is not None:
             events.publish(killed)
             audit.note(kernel_entry(KILLED, killed.text, "lost"))
-        return await kernel.serve()
+        return await serve(kernel)
 
 
 def read_settings(settings: Settings) -> RecordingSettings:

@@ -15,6 +15,7 @@ from . import plan as p
 from . import steps as s
 from .cgroups import lifetime, v2
 from .cgroups.values import CgroupEntry, CgroupError, Limits
+from .encoded_steps import encode_plan
 from .errors import SandboxError, StepFailed
 from .sandbox import reap
 from .start import handshake
@@ -178,9 +179,9 @@ class Builder:
             return process
         clone = steps[0]
         assert isinstance(clone, s.Clone), "the first step of each plan that can be split"
-        zygote_steps = s.encode(s.select_zygote_steps(steps))
+        zygote_steps, rest = encode_plan(steps)
         with contextlib.ExitStack() as sent:
-            file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
+            file = sent.enter_context(plan_file(zygote_steps, rest))
             process, trees = await self._zygote.clone_prepared(clone.flags, file, len(zygote_steps), directory)
             self._children.add(process.pid)
             sent.callback(close_all, *trees.values())

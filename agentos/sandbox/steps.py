@@ -5,8 +5,7 @@ Every path is one inside the sandbox, unless it says otherwise. Only the standar
 executes the steps has nothing else.
 """
 
-import marshal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -360,73 +359,15 @@ class RunScript(NamedTuple):
     no_shim: bool = False
 
 
-Step = (
-    Clone
-    | Join
-    | Descend
-    | Listen
-    | StandBy
-    | UnshareCgroup
-    | PrivateMounts
-    | DetachRoot
-    | DetachSource
-    | DetachImage
-    | DetachLayer
-    | OpenSource
-    | ForbidExecutableMemfds
-    | TakeIdentity
-    | ForbidNamespaces
-    | Hostname
-    | MountRoot
-    | MakeDirectory
-    | WriteFile
-    | Link
-    | Bind
-    | Protect
-    | MountTmpfs
-    | MountOverlay
-    | MountTerminals
-    | MountImage
-    | MountProc
-    | CloseSources
-    | SwitchRoot
-    | ReadOnlyRoot
-    | LoopbackUp
-    | RouteToLoopback
-    | SetLimits
-    | DropCapabilities
-    | NoNewPrivileges
-    | Landlock
-    | Seccomp
-    | Execute
-    | RunScript
-)
+Detach = DetachRoot | DetachSource | DetachImage | DetachLayer
+_Process = Clone | Join | Descend | Listen | StandBy | Execute | RunScript
+_Root = OpenSource | MountRoot | MakeDirectory | WriteFile | Link | Bind | Protect | CloseSources | SwitchRoot
+_Mount = MountTmpfs | MountOverlay | MountTerminals | MountImage | MountProc | PrivateMounts | ReadOnlyRoot
+_Identity = TakeIdentity | ForbidNamespaces | ForbidExecutableMemfds | UnshareCgroup | Hostname
+_Limit = SetLimits | DropCapabilities | NoNewPrivileges | Landlock | Seccomp | LoopbackUp | RouteToLoopback
+Step = Detach | _Process | _Root | _Mount | _Identity | _Limit
 
-KINDS: dict[str, type] = {kind.__name__: kind for kind in Step.__args__}
-_KINDS = tuple(KINDS.values())
-_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
-_DETACH = (DetachRoot, DetachSource, DetachImage, DetachLayer)
-
-
-def encode(steps: Sequence[Step]) -> bytes:
-    """Encode the steps as bytes for another process of the same program."""
-    # Marshal version 0: later versions intern each name, which touches, and so copies, the reader's table of names.
-    return marshal.dumps([(_NUMBERS[type(step)], *step) for step in steps], 0)
-
-
-def select_zygote_steps(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps that the zygote does. It doesn't get the others: they may hold secrets."""
-    return [step for step in steps if isinstance(step, (Clone, Join, *_DETACH))]
-
-
-def select_child_steps(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps that the new process does, from its birth on."""
-    return [step for step in steps if not isinstance(step, _DETACH)]
-
-
-def decode(data: bytes) -> tuple[Step, ...]:
-    """Decode the bytes of :func:`encode`; an exception for anything else."""
-    return tuple(tuple.__new__(_KINDS[number], fields) for number, *fields in marshal.loads(data))  # noqa: S302
+KINDS: tuple[type, ...] = Step.__args__
 
 
 def describe(step: Step) -> str:

@@ -16,7 +16,7 @@ from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.mcp.servers import Servers
 from agentos.permissions.approvals.approvals import Approvals
-from agentos.recordings.recorder import Recorder
+from agentos.recordings.recorder.recorder import Recorder
 from agentos.recordings.replay.replays import Replays
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.log import Audit

@@ -137,8 +137,8 @@ class Messages:
             with trio.move_on_after(request.timeout):
                 await box.wait()
         await call.caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
-        letters = await self.mail.take(box, request.max, request.lease)
-        call.undelivered = partial(self.mail.put_back, box, letters, leased=request.lease is not None)
+        letters = await self.mail.leases.take(box, request.max, request.lease)
+        call.undelivered = partial(self.mail.leases.put_back, box, letters, leased=request.lease is not None)
         for letter in letters:
             peer = "operator" if letter.from_kind == "operator" else letter.from_name
             self.traffic.count(call.caller.id, Party(call.caller.kind, call.caller.shown_name, "RECV"), peer)
@@ -147,7 +147,7 @@ class Messages:
     async def ack(self, call: Call, request: Ack) -> Acknowledged:
         if not request.ids:
             raise BadRequest("ids: expected at least one id of a message")
-        return Acknowledged(acked=await self.mail.acknowledge(self.mail.by_id(call.caller.id), request.ids))
+        return Acknowledged(acked=await self.mail.leases.acknowledge(self.mail.by_id(call.caller.id), request.ids))
 
     async def prepare_mail(self, caller: Caller, request: Mail) -> Prepared:
         box, is_operator = self.mail.find(request.name), caller.kind == "operator"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agentos_sdk import AgentOSClient
 from demos import stage
+from demos.printing_client import format_reply
 
 HERE = stage.HERE / "code_review"
 TITLE = "Code review: it finds the SQL injection, and can't touch the file"
@@ -29,7 +30,7 @@ def demo(config: Path | None) -> None:
 def review(client: AgentOSClient, code: Path) -> None:
     stage.heading("A reviewer with one right: to read this file")
     rules = {"level": "sandboxed", "allow": {"read": [str(code)]}}
-    stage.say(f"permissions: {stage.format_reply(rules)}")
+    stage.say(f"permissions: {format_reply(rules)}")
     spawned = client.spawn("reviewer", str(HERE / "reviewer.py"), args=[str(code)], permissions=rules)
     stage.check(spawned["success"], f"the agent starts: {spawned.get('error')}")
     stage.check(client.wait("reviewer", timeout=stage.PATIENCE)["success"], "the reviewer ends")

@@ -10,7 +10,8 @@ from attrs import frozen
 
 from agentos_sdk import AgentOSClient
 from demos import stage
-from demos.stage import PrintingClient, notice, say
+from demos.printing_client import PrintingClient
+from demos.stage import notice, say
 
 HERE = stage.HERE / "fault_isolation"
 FILE = HERE / "agentos.toml"

@@ -1,12 +1,13 @@
 """``python -m demos.hello``: an agent is spawned, echoes a line through the kernel, and ends."""
 
 from demos import stage
+from demos.printing_client import open_printing_client
 
 AGENT = str(stage.HERE / "hello" / "agent.py")
 
 
 def hello(socket: str) -> None:
-    with stage.open_printing_client(socket) as kernel:
+    with open_printing_client(socket) as kernel:
         stage.heading("The demo itself is a caller, too")
         said = "hello, kernel"
         stage.check(kernel("echo", said) == said, "the kernel returns every byte")

@@ -3,13 +3,14 @@
 from typing import Any
 
 from demos import stage
+from demos.printing_client import PrintingClient, open_printing_client
 
 NEIGHBOUR = str(stage.HERE / "ipc" / "neighbour.py")
 NAMES = ("anna", "bert")
 
 
 def ipc(socket: str) -> None:
-    with stage.open_printing_client(socket) as kernel:
+    with open_printing_client(socket) as kernel:
         stage.heading("A name for us, and two agents to talk to")
         stage.check(kernel("register_name", "post-office")["success"], "a name that is free can be had")
         for name in NAMES:
@@ -39,7 +40,7 @@ def ipc(socket: str) -> None:
     stage.notice("RECV waits without polling: timeout=5 is the longest that it may take, not how long it takes.")
 
 
-def letters(kernel: stage.PrintingClient, count: int) -> list[dict[str, Any]]:
+def letters(kernel: PrintingClient, count: int) -> list[dict[str, Any]]:
     """The next ``count`` letters; what comes is shown."""
     got: list[dict[str, Any]] = []
     while len(got) < count:

@@ -8,6 +8,7 @@ import click
 
 from agentos_sdk import AgentOSClient
 from demos import stage
+from demos.printing_client import shorten_paths
 from demos.stage import Kernel, notice, say
 
 FILE = stage.HERE / "pipeline" / "agentos.toml"
@@ -25,7 +26,7 @@ def pipeline() -> None:
         "SEND and RECV."
     )
     stage.heading("The kernel starts the orchestrator, which spawns the others (about ten seconds)")
-    click.secho(f"$ agentos run {stage.shorten_paths(str(FILE))}", bold=True)
+    click.secho(f"$ agentos run {shorten_paths(str(FILE))}", bold=True)
     with stage.kernel(FILE, show=True) as kernel, AgentOSClient(kernel.socket) as client:
         killed = watch(kernel, client)
         kernel.wait_for_line(r"kernel \| orchestrator: exit status 0", 10)

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentos_sdk import AgentOSClient
 from demos import stage
+from demos.printing_client import format_reply
 
 HERE = stage.HERE / "research_assistant"
 TITLE = "A research assistant that reads what it may, and cites it"
@@ -76,7 +77,7 @@ def demo(config: Path | None) -> None:
 def research(client: AgentOSClient, port: int) -> list[dict[str, Any]]:
     stage.heading("A researcher that may read one server")
     rules = {"level": "sandboxed", "allow": {"domains": [f"GET 127.0.0.1:{port}/**"]}}
-    stage.say(f"permissions: {stage.format_reply(rules)}")
+    stage.say(f"permissions: {format_reply(rules)}")
     args = [f"http://127.0.0.1:{port}/", *QUESTIONS]
     spawned = client.spawn("researcher", str(HERE / "researcher.py"), args=args, permissions=rules)
     stage.check(spawned["success"], f"the agent starts: {spawned.get('error')}")

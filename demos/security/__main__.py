@@ -13,7 +13,8 @@ from attrs import frozen
 
 from agentos_sdk import AgentOSClient
 from demos import stage
-from demos.stage import PrintingClient, notice, say
+from demos.printing_client import PrintingClient
+from demos.stage import notice, say
 
 from .picture import Row, draw_table
 from .targets import ORIGINAL_BASHRC, Targets, plant_targets

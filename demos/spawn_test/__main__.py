@@ -5,13 +5,14 @@ from typing import Any
 import click
 
 from demos import stage
+from demos.printing_client import PrintingClient, open_printing_client
 
 HERE = stage.HERE / "spawn_test"
 CLOCK, BROKEN, MISSING = (str(HERE / name) for name in ("clock.py", "broken.py", "missing.py"))
 
 
 def spawn_test(socket: str) -> None:
-    with stage.open_printing_client(socket) as kernel:
+    with open_printing_client(socket) as kernel:
         life(kernel)
         mistakes(kernel)
     stage.heading("What to notice")
@@ -20,7 +21,7 @@ def spawn_test(socket: str) -> None:
     stage.notice("Every refusal has a code for programs and a sentence for people.")
 
 
-def life(kernel: stage.PrintingClient) -> None:
+def life(kernel: PrintingClient) -> None:
     stage.heading("An agent from birth to death")
     spawned = kernel("spawn", "clock", CLOCK, ready="hello")
     stage.check(spawned["success"], "the clock starts")
@@ -35,7 +36,7 @@ def life(kernel: stage.PrintingClient) -> None:
     stage.check(end["exit_code"] == 0, "its end is remembered")
 
 
-def mistakes(kernel: stage.PrintingClient) -> None:
+def mistakes(kernel: PrintingClient) -> None:
     stage.heading("What goes wrong, and how it is said")
     refused(kernel("spawn", "nobody", MISSING), "not_found")
     refused(kernel("spawn", "no/such name", CLOCK), "bad_request")

@@ -9,6 +9,7 @@ from attrs import define, field
 
 from agentos_sdk import AgentOSClient
 from demos import stage
+from demos.printing_client import shorten_paths
 from demos.stage import Kernel, notice, say
 
 FILE = stage.HERE / "supervision_tree" / "agentos.toml"
@@ -59,11 +60,11 @@ class Watch:
 def supervision_tree() -> None:
     stage.title("A supervision tree")
     say(
-        f"The file {stage.shorten_paths(str(FILE))} describes which agents run below which supervisors. "
+        f"The file {shorten_paths(str(FILE))} describes which agents run below which supervisors. "
         "The kernel starts it all; each agent is a process. This takes about nine seconds."
     )
     stage.heading("The kernel starts the tree (lines with a time are its own console)")
-    click.secho(f"$ agentos run {stage.shorten_paths(str(FILE))}", bold=True)
+    click.secho(f"$ agentos run {shorten_paths(str(FILE))}", bold=True)
     with stage.kernel(FILE, show=True) as kernel, AgentOSClient(kernel.socket) as client:
         stage.heading("The supervision tree")
         stage.agentos(kernel.socket, "tree")

@@ -7,6 +7,7 @@ import click
 
 from agentos_sdk import AgentOSClient
 from demos import stage
+from demos.printing_client import open_printing_client
 
 WORKER = str(stage.HERE / "worker" / "worker.py")
 NAMES = ("worker-1", "worker-2", "worker-3")
@@ -15,7 +16,7 @@ JOBS = (*KNOWN, 2_000_000, 5_000_000)
 
 
 def worker(socket: str) -> None:
-    with stage.open_printing_client(socket) as kernel:
+    with open_printing_client(socket) as kernel:
         stage.heading("Three workers are spawned from one script")
         jails = {}
         for name in NAMES:

@@ -20,7 +20,7 @@ def test_a_reserved_name_is_reserved_in_any_case_and_width(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["guest", "Guest", "mcp:guest"])
 def test_a_guest_may_be_called_guest_and_no_agent(name: str) -> None:
-    check_guest_name(name, "as")
+    check_guest_name(name)
 
     with pytest.raises((AlreadyExists, BadRequest)):
         check_name(name, "name")

@@ -7,11 +7,11 @@ import pytest
 import trio
 import trio.testing
 
-from agentos.recordings import queue as module
 from agentos.recordings.format import CALLS
-from agentos.recordings.lines import LineMaker, Seen
-from agentos.recordings.queue import WriteQueue
-from agentos.recordings.writer import Target
+from agentos.recordings.recorder import queue as module
+from agentos.recordings.recorder.lines import LineMaker, Seen
+from agentos.recordings.recorder.queue import WriteQueue
+from agentos.recordings.recorder.writer import Target
 from agentos_sdk.opcodes import Op
 from tests.support.wire import PATIENCE
 

@@ -19,13 +19,14 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.table import Table
-from agentos.recordings import queue, writer
-from agentos.recordings import recorder as recorder_module
 from agentos.recordings.format import SUFFIX, encode_line
-from agentos.recordings.lines import LineMaker, Seen
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
-from agentos.recordings.recorder import Active, Recorder, open_recorder
-from agentos.recordings.selection import RecordingSettings, Selection
+from agentos.recordings.recorder import queue, writer
+from agentos.recordings.recorder import recorder as recorder_module
+from agentos.recordings.recorder.active import Active
+from agentos.recordings.recorder.lines import LineMaker, Seen
+from agentos.recordings.recorder.recorder import Recorder, open_recorder
+from agentos.recordings.recorder.selection import RecordingSettings, Selection
 from agentos.services.events import AgentExited, AgentSpawned
 from agentos.services.rate_limit import Rate
 from agentos_sdk.errors import Busy

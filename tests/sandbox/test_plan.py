@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.encoded_steps import encode
 from agentos.sandbox.files.root_files import (
     NETWORK_FILES,
     SYSTEM_FILES,
@@ -166,7 +167,7 @@ def test_what_is_done_ahead_is_the_same_for_all_agents(one: Policy, other: Polic
 
     (ahead, rest), (same, _) = (split(made(policy, host)) for policy in (one, other))
 
-    assert s.encode(ahead) == s.encode(same)
+    assert encode(ahead) == encode(same)
     assert not [step for step in ahead if isinstance(step, s.TakeIdentity | s.UnshareCgroup | s.MountTmpfs)]
     assert [step for step in rest if isinstance(step, s.Clone)] == ([] if host.uid else [made(one, host)[0]])
 

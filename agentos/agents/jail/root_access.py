@@ -41,9 +41,6 @@ def root_of(program: Sandbox, owner: str = "the program") -> Iterator[int]:
 @contextlib.contextmanager
 def directory_of(program: Sandbox, path: str, owner: str = "the program") -> Iterator[int]:
     """A directory beneath that root, such as ``workspace``, to open files beneath it."""
-    with root_of(program, owner) as root:
-        fd = openat2.open_at(root, path, os.O_PATH | os.O_DIRECTORY, openat2.WITHIN | openat2.NO_LINKS)
-    try:
+    flags, resolve = os.O_PATH | os.O_DIRECTORY, openat2.WITHIN | openat2.NO_LINKS
+    with root_of(program, owner) as root, openat2.opened(root, path, flags, resolve) as fd:
         yield fd
-    finally:
-        os.close(fd)

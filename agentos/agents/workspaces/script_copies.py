@@ -65,18 +65,14 @@ def discard(spec: AgentSpec) -> None:
 
 def read(agent: Agent, path: str) -> bytes:
     """Read a regular file in an agent's jail. Blocks. Raises ``NotFound``, or ``BadRequest`` for other types."""
-    flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
+    flags, resolve = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK, openat2.WITHIN | openat2.NO_LINKS
     try:
         if agent.life.program is None:
             raise Ended
-        with root_of(agent.life.program) as root:
-            fd = openat2.open_at(root, path.lstrip("/"), flags, openat2.WITHIN | openat2.NO_LINKS)
-        try:
+        with root_of(agent.life.program) as root, openat2.opened(root, path.lstrip("/"), flags, resolve) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise BadRequest(f"script: {path} is no file")
             data = read_at_most(fd, MAX_SCRIPT + 1)
-        finally:
-            os.close(fd)
     except Ended:
         raise NotFound(f"script: {agent.name} has ended, and its files with it") from None
     except FileNotFoundError:

@@ -29,14 +29,10 @@ from .entries import Entry, Key, Pending, Ticket
 from .outcomes import announce_request, refuse_approval, require_approval, show
 from .page import escape
 from .records import ApprovalRecords, Given, Remember, build_answers, describe_operator
+from .room import make_room
 
 log = logging.getLogger("agentos.approvals")
 
-MAX_OF_CALLER = 16  # entries of one caller
-MAX_ELICITED = 4  # of these, questions of MCP servers: the caller's own calls keep their room
-MAX_OF_FAMILY = 32  # of an agent with all its descendants, of all connections of a guest
-KEPT_FOR_HEAD = 8  # of these, which its descendants can't take
-MAX_ENTRIES = 1000  # and as many tickets
 MAX_SHOWN_CHARS = 64 << 10
 MAX_ABOUT_CHARS = 1000  # of what a call is about, which is escaped in the event loop; the digest stands for the rest
 
@@ -167,7 +163,8 @@ class Approvals:
             raise require_approval(question, "it is too long to be shown to a person", None, "too long")
         if before is not None:
             shown = f"changed since approval {before.id} was given\n{shown}"
-        if (full := self._make_room(caller, question)) is not None:
+        full = make_room(self._entries, len(self._tickets), caller, question, self._drop)
+        if full is not None:
             raise require_approval(question, full, None, "full")
         if self._nursery is None:
             raise Unavailable("the kernel is starting or stopping: no person can be asked")
@@ -192,33 +189,6 @@ class Approvals:
         self._entries[pending.id] = self._by_key[entry.key] = entry
         self._nursery.start_soon(self._record, entry)
         return entry
-
-    def _make_room(self, caller: Caller, question: Question) -> str | None:
-        """Drop what can't be allowed any more as far as needed; returns why this caller can have no further entry."""
-        own = [entry for entry in self._entries.values() if entry.caller is caller]
-        if question.call == "ELICIT" and sum(entry.pending.call == "ELICIT" for entry in own) >= MAX_ELICITED:
-            return f"{MAX_ELICITED} questions of MCP servers to {caller.name} wait for a person already, and more don't"
-        relatives = [entry for entry in self._entries.values() if caller.family and entry.family == caller.family]
-        family, most = relatives, MAX_OF_FAMILY
-        if not is_head(caller):
-            family = [entry for entry in relatives if entry.caller is not None and not is_head(entry.caller)]
-            most -= KEPT_FOR_HEAD
-        if len(own) >= MAX_OF_CALLER:
-            if not self._drop_gone(own):
-                return f"{MAX_OF_CALLER} calls of {caller.name} wait for a person already, and more don't"
-        elif len(family) >= most and not self._drop_gone(family):
-            return f"{most} calls of {caller.name} and its relatives wait for a person already, and more don't"
-        if max(len(self._entries), len(self._tickets)) >= MAX_ENTRIES and not self._drop_gone(own):
-            return f"{MAX_ENTRIES} calls wait for a person already, and more don't"
-        return None
-
-    def _drop_gone(self, entries: Sequence[Entry]) -> bool:
-        """Drop the oldest of these that can't be allowed any more; whether there is one."""
-        for entry in entries:
-            if entry.state == "waiting" and not entry.pending.caller_present:
-                self._drop(entry)
-                return True
-        return False
 
     async def _record(self, entry: Entry) -> None:
         """Have the entry in the audit log and in the database before any person sees it."""
@@ -407,8 +377,3 @@ class Approvals:
     def _subjects(self, caller: Caller) -> Sequence[int | str]:
         name = self.lasting_name(caller)
         return (caller.id,) if name is None else (caller.id, name)
-
-
-def is_head(caller: Caller) -> bool:
-    """Whether the caller is the guest, or the agent, that its family is named after."""
-    return caller.kind == "guest" or caller.family == f"agent {caller.id}"

@@ -9,14 +9,14 @@ from attrs import frozen
 from agentos.agents.registry import Registry
 from agentos.kernel.call import Call
 from agentos.recordings.changes import NotKept, put_changes
-from agentos.recordings.commands import CommandFiles
 from agentos.recordings.format import EMPTY, Life
 from agentos.recordings.matching import Difference
 from agentos.recordings.reader import RecordedCall, Recording
+from agentos.recordings.recorder.commands import CommandFiles
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.services.snapshots.overlays import NoOverlay
+from agentos.services.snapshots.records import BadLayer, Snapshot
 from agentos.services.snapshots.snapshots import Snapshots, Taken
-from agentos.services.snapshots.store import BadLayer, Snapshot
 from agentos.threads import check_cancelled, run_in_thread
 from agentos_sdk.errors import CallError
 

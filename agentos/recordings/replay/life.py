@@ -23,10 +23,10 @@ from agentos.kernel.ports import Decision, Question
 from agentos.kernel.syscall import Syscall
 from agentos.private_files import display_path
 from agentos.recordings.format import Json, Life, encode_line, write_body
-from agentos.recordings.lines import describe_request
 from agentos.recordings.masks import Masks
 from agentos.recordings.matching import UNSEEN, Difference, Match, Matcher, Miss, list_differences
 from agentos.recordings.reader import RecordedCall, Recording
+from agentos.recordings.recorder.lines import describe_request
 from agentos.threads import Limiter, check_cancelled, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError, Unavailable, from_reply

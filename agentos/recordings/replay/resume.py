@@ -20,7 +20,7 @@ from agentos.agents.registry import Agent
 from agentos.recordings.format import SUFFIX, Life, encode_line, parse_json, plain_name, read_body, write_body
 from agentos.recordings.kept import list_names
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
-from agentos.recordings.recorder import Recorder, is_failed
+from agentos.recordings.recorder.recorder import Recorder, is_failed
 from agentos.services.events import LifeResumed, ResumeFailed
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.opcodes import Op
@@ -111,7 +111,7 @@ class ResumedLife:
     def begin(self) -> None:
         agent, answers = self.agent, self.replay.left
         self.callers.resume(agent.caller, self.replay)
-        self.callers.mail.lease_again(agent.id, self.leased)
+        self.callers.mail.leases.lease_again(self.callers.mail.by_id(agent.id), self.leased)
         agent.hash_seed = self.replay.hash_seed or agent.hash_seed
         self.recorder.note_resumed(agent.caller, self.recording, answers, agent.hash_seed)
         self.callers.registry.publish(LifeResumed(agent.id, agent.name, self.replay.life, self.recording, answers))

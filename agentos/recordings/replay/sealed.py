@@ -21,8 +21,8 @@ from agentos.kernel.wire.replies import encode_reply
 from agentos.llm.providers.provider import Answer
 from agentos.llm.queue.request import ThinkResult
 from agentos.recordings.format import Json, encode_line, write_body
-from agentos.recordings.lines import describe_request
 from agentos.recordings.reader import RecordedCall
+from agentos.recordings.recorder.lines import describe_request
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec

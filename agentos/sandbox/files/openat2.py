@@ -3,14 +3,16 @@
 Uses its own library handle, which releases the interpreter's lock: a file system may be slow.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
 import struct
+from collections.abc import Iterator
 
 from agentos.sandbox.inside.libc import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS
 
-__all__ = ["IN_ROOT", "NO_CROSSING", "NO_LINKS", "NO_MAGIC", "WITHIN", "kind_of_file_system", "open_at"]
+__all__ = ["IN_ROOT", "NO_CROSSING", "NO_LINKS", "NO_MAGIC", "WITHIN", "kind_of_file_system", "open_at", "opened"]
 
 NO_CROSSING = 1  # RESOLVE_NO_XDEV: don't cross mounts
 NO_MAGIC = RESOLVE_NO_MAGICLINKS  # /proc/PID/root and similar links lead anywhere
@@ -41,6 +43,16 @@ def open_at(directory: int, path: str, flags: int, resolve: int) -> int:
         if error not in (errno.EAGAIN, errno.EINTR):
             break
     raise OSError(error, os.strerror(error), path)
+
+
+@contextlib.contextmanager
+def opened(directory: int, path: str, flags: int, resolve: int) -> Iterator[int]:
+    """As :func:`open_at`, for the time of the block."""
+    fd = open_at(directory, path, flags, resolve)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def kind_of_file_system(fd: int) -> int:

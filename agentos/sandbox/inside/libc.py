@@ -17,6 +17,7 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _NO_OPTIONS: Mapping[str, str] = {}
 _SIG_SETMASK = 2
 _MADV_POPULATE_WRITE = 23
+_MNT_DETACH = 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 
@@ -160,8 +161,9 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
     _check(_mount(os.fsencode(source), os.fsencode(target), kinds, flags, options), "mount")
 
 
-def unmount(target: str, flags: int) -> None:
-    _check(_umount2(os.fsencode(target), flags), "umount2")
+def detach(target: str) -> None:
+    """Unmount: gone for all paths at once, also where something of it is open."""
+    _check(_umount2(os.fsencode(target), _MNT_DETACH), "umount2")
 
 
 def open_tree(fd: int, path: str = "") -> int:

@@ -14,7 +14,6 @@ from . import libc, sources
 NEW_ROOT = "/sys"  # it exists on every host, and no source lies in it: an agent's are opened when this is mounted
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 1 << 18
-MNT_DETACH = 2
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 
 
@@ -108,7 +107,7 @@ class Root:
         _open_work()
         try:
             os.chdir("/")
-            libc.unmount(place, MNT_DETACH)
+            libc.detach(place)
             attributes = NOSUID | NODEV | (0 if step.executable else NOEXEC)
             libc.set_mount_attributes(overlay, "", attributes, recursive=False)
             libc.move_mount(overlay, place)
@@ -149,7 +148,7 @@ class Root:
         if step.upper:
             _open_work()
         os.chdir("/")
-        libc.unmount(stage, MNT_DETACH)
+        libc.detach(stage)
         libc.set_mount_attributes(overlay, "", NOSUID | NODEV | (0 if step.size else RDONLY), recursive=False)
         libc.move_mount(overlay, NEW_ROOT)  # over the former root, which goes with the host's
         os.close(overlay)
@@ -200,7 +199,7 @@ class Root:
     def switch(self, _: s.SwitchRoot) -> None:
         os.chdir(NEW_ROOT)
         libc.pivot_root(".", ".")
-        libc.unmount(".", MNT_DETACH)  # the former root lies on top of the new one
+        libc.detach(".")  # the former root lies on top of the new one
         os.chdir("/")
 
     def make_read_only(self, _: s.ReadOnlyRoot) -> None:

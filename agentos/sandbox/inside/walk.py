@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.encoded_steps import decode, encode
 
 from . import enter, filters, identity, keeper, libc, memory, messages, network
 from .low_priority import LowPriority
@@ -63,7 +64,7 @@ def run_plan(channel: int, has_init: bool) -> NoReturn:
 
 def _read_plan(plan: int) -> tuple[s.Step, ...]:
     with open(plan, "rb", buffering=0) as file:
-        return s.decode(file.readall())
+        return decode(file.readall())
 
 
 class _StepRunner:
@@ -95,7 +96,7 @@ class _StepRunner:
     def confine_init(self, plan: Sequence[s.Step], status: int) -> None:
         """Make PID 1, if it was left behind, enter the cgroups and confine itself; it gets the pipe for the status."""
         if self.init is not None:
-            messages.send_packet(self.init, s.encode(shim.select_steps(plan)), status, *self.groups)
+            messages.send_packet(self.init, encode(shim.select_steps(plan)), status, *self.groups)
             self._close_groups()
 
     def _close_groups(self) -> None:

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.encoded_steps import decode
 
 from . import identity, janitor, libc, memory, messages, sources, walk
 from .programs import script
@@ -126,7 +127,7 @@ def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], 
 
 
 def _prepare_mounts(pid: int, plan: int, size: int) -> tuple[dict[str, object], list[int]]:
-    steps = s.decode(os.pread(plan, size, 0))
+    steps = decode(os.pread(plan, size, 0))
     clone = steps[0]
     assert isinstance(clone, s.Clone), "a plan with namespaces of its own begins with Clone"
     try:

@@ -15,6 +15,7 @@ from attrs import Factory, define
 from agentos.sandbox import steps as s
 from agentos.sandbox.builder import Builder
 from agentos.sandbox.cgroups.values import CgroupEntry
+from agentos.sandbox.encoded_steps import encode_plan
 from agentos.sandbox.errors import ProcessEnded, SandboxError, ZygoteDied
 from agentos.sandbox.files.root_files import GID, UID
 from agentos.sandbox.inside import messages
@@ -272,8 +273,8 @@ class Spawner:
                 async with self._kill_on_error(process):
                     if isinstance(plan[0], s.Clone):
                         process = await handshake.open_namespaces(undo, process)
-                    zygote_steps = s.encode(s.select_zygote_steps(steps))
-                    file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
+                    zygote_steps, rest = encode_plan(steps)
+                    file = sent.enter_context(plan_file(zygote_steps, rest))
                     prepared = isinstance(steps[0], s.Clone) and steps[0].flags != 0
                     trees = await self._zygote.prepare_mounts(process, file, len(zygote_steps)) if prepared else {}
             sent.callback(close_all, *trees.values())

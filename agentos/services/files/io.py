@@ -165,12 +165,9 @@ def _open_to_append(resolved: ResolvedPath) -> int:
 
 def _open_existing(resolved: ResolvedPath) -> int:
     """Open a file for appending."""
-    looked_at = openat2.open_at(resolved.fd, resolved.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
-    try:
+    with openat2.opened(resolved.fd, resolved.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS) as looked_at:
         check_regular_file(looked_at, resolved.request.given, resolved.request.single_link)
         return reopen(looked_at, os.O_WRONLY | os.O_APPEND)
-    finally:
-        os.close(looked_at)
 
 
 def _partial_append_error(error: OSError, written: int, wanted: int, request: PathRequest) -> CallError:

@@ -41,13 +41,12 @@ def look_at(resolved: ResolvedPath) -> Present:
     if resolved.error is not None:
         return Present(directory, problem=str(resolved.error))
     try:
-        with acting_as(resolved.request.identity):
-            fd = openat2.open_at(resolved.fd, resolved.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
-            try:
-                check_regular_file(fd, resolved.request.given, resolved.request.single_link)
-                return _read(directory, fd)
-            finally:
-                os.close(fd)
+        with (
+            acting_as(resolved.request.identity),
+            openat2.opened(resolved.fd, resolved.last, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS) as fd,
+        ):
+            check_regular_file(fd, resolved.request.given, resolved.request.single_link)
+            return _read(directory, fd)
     except FileNotFoundError:
         return Present(directory + b", missing")
     except (OSError, CallError) as error:

@@ -267,13 +267,10 @@ def _name_of(root: int, fd: int, request: PathRequest) -> str:
 
 def _has_name(root: int, name: str, fd: int) -> bool:
     try:
-        other = openat2.open_at(root, name, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS)
+        with openat2.opened(root, name, os.O_PATH | os.O_NOFOLLOW, openat2.NO_LINKS) as other:
+            return os.path.samestat(os.fstat(other), os.fstat(fd))
     except OSError:
         return False
-    try:
-        return os.path.samestat(os.fstat(other), os.fstat(fd))
-    finally:
-        os.close(other)
 
 
 @contextlib.contextmanager

@@ -7,22 +7,21 @@ full disk is ``Unavailable``, and nothing has changed then. docs/decisions/0095.
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
-import trio
 from attrs import define, field
 from msgspec.structs import replace
 from outcome import Error, Outcome
 
-from agentos.services.events import AgentEscalated, AgentExited, Event, MailDead, Publish, discard
+from agentos.services.events import AgentEscalated, AgentExited, Event, Publish, discard
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound
 
 from . import copies, rows
-from .lease_ends import LeaseEnds
-from .mailbox import MAX_ATTEMPTS, Lease, Mailbox, Message
-from .store import Done, MailStore
+from .leases import Leases
+from .mailbox import MAX_ATTEMPTS, Mailbox, Message
+from .store import Done, MailStore, present
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +42,18 @@ class Mailboxes:
     _kept: dict[str, Mailbox] = field(factory=dict)  # by account (of declared agents: the name), also of ended ones
     _closed: dict[str, Mailbox] = field(factory=dict)  # those of agents that have ended in this run
     _most_closed: int = 2 * MAX_EMPTY  # until the empty ones are looked for
-    _ends: LeaseEnds = field(factory=LeaseEnds)
+    leases: Leases = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.leases = Leases(self._by_id, self.store, self.publish)
 
     def __iter__(self) -> Iterator[Mailbox]:
         return iter(self._by_id.values())
 
     async def load(self) -> None:
         """Read what earlier kernels kept; raises :class:`agentos.database.DatabaseError`."""
-        assert self.store is not None, "something is kept"
-        buried = list[int]()
-        for name, message, dead in await self.store.database.write(rows.read_all):
+        buried, store = list[int](), present(self.store)
+        for name, message, dead in await store.database.write(rows.read_all):
             box = self._kept.setdefault(name, Mailbox(0, [], self.publish, name))
             if dead or message.attempt >= MAX_ATTEMPTS:
                 box.dead.append(message)
@@ -61,11 +62,11 @@ class Mailboxes:
             else:
                 box.messages.append(message)
                 box.size += len(message.body)
-            self.store.sent[message.family] += message.cost
+            store.sent[message.family] += message.cost
         if buried:
             how = f"handed out {MAX_ATTEMPTS} times, the last time by a killed kernel"
             log.warning("%d messages are dead letters: %s", len(buried), how)
-            self.store.write_later(rows.bury_all, buried)
+            store.write_later(rows.bury_all, buried)
 
     # -- Mailboxes by id and name ----------------------------------------------------------------------------------
 
@@ -91,7 +92,7 @@ class Mailboxes:
         former = self.by_id(number)
         if former.kept == kept:
             return
-        self._end_leases(former)
+        self.leases.end_life(former)
         box = self.open(number, kept=kept)
         box.names = former.names
         self._by_name.update(dict.fromkeys(box.names, box))
@@ -103,7 +104,7 @@ class Mailboxes:
         waiting = former.drop([message.id for message in former.messages], dead=False)
         moved = [replace(message, id=next(self.numbers)) for message in waiting]
         box.restore(moved)
-        self._store(box, moved)
+        present(self.store).insert_later(box.kept or "", moved)
 
     def close(self, number: int) -> None:
         """Remove the mailbox of a caller that has ended, with its unread messages unless they are kept."""
@@ -112,7 +113,7 @@ class Mailboxes:
             for name in box.names:
                 del self._by_name[name]
             if box.kept is not None:
-                self._end_leases(box)
+                self.leases.end_life(box)
                 self._closed[box.kept] = box
                 if len(self._closed) > self._most_closed:
                     self._forget_empty()
@@ -169,11 +170,11 @@ class Mailboxes:
         if kept == (box.kept is not None):
             return
         has = [*box.messages, *(lease.message for lease in box.leases.values() if not lease.acknowledging)]
-        store = self._store_of(box)
+        store = present(self.store)
         if kept:
             box.kept, self._kept[name] = name, box
-            self._store(box, has)
-            self._store(box, box.dead, dead=True)
+            store.insert_later(name, has)
+            store.insert_later(name, box.dead, dead=True)
         else:
             store.forget((*has, *box.dead))
             box.kept = None
@@ -188,7 +189,7 @@ class Mailboxes:
         message unless it is being written.
         """
         assert box.kept is not None, "the mailbox is kept"
-        store = self._store_of(box)
+        store = present(self.store)
         store.charge(message.family, message.cost)
         try:
             box.reserve(len(message.body))
@@ -229,7 +230,7 @@ class Mailboxes:
                 (fitting if box.fits(len(message.body)) else full).append(box)
         kept = [box for box in fitting if box.kept is not None]
         if kept:
-            self._store_of(kept[0]).charge(message.family, message.cost * len(kept))
+            present(self.store).charge(message.family, message.cost * len(kept))
         copies = {box: replace(message, id=next(self.numbers)) for box in kept}
         for box in fitting:
             box.reserve(len(message.body))
@@ -238,11 +239,11 @@ class Mailboxes:
             for box in fitting:
                 box.add(copies.get(box, message))
                 if box in copies and box.kept is None:  # not any more
-                    self._store_of(box).forget([copies[box]])
+                    present(self.store).forget([copies[box]])
 
         if kept:
             written = [rows.as_row(box.kept or "", copies[box]) for box in kept]
-            store, undo = self._store_of(kept[0]), lambda: self._release(fitting, message, len(kept))
+            store, undo = present(self.store), lambda: self._release(fitting, message, len(kept))
             await store.write(rows.insert_all, written, undo, deliver)
         else:
             deliver(None)
@@ -268,69 +269,6 @@ class Mailboxes:
         except CallError as error:
             tell(Error(error))
 
-    # -- Receiving -------------------------------------------------------------------------------------------------
-
-    async def take(self, box: Mailbox, limit: int, lease: float | None) -> list[Message]:
-        """Remove the oldest messages, or lease them for so many seconds; raises ``Unavailable``.
-
-        Those of a mailbox that is kept are removed from the database, or their attempt counted there, before this
-        returns.
-        """
-        taken = box.take(limit)
-        numbers = [message.id for message in taken]
-        leases = box.lease(taken, trio.current_time() + lease) if lease is not None else []
-        if taken and box.kept is not None:
-            batch = rows.count_attempts if leases else rows.remove_all
-            undo = partial(self._undo_take, box, taken, leased=bool(leases))
-            await self._store_of(box).write(batch, numbers, undo)
-            if not leases:
-                self._store_of(box).discharge(taken)
-        self._ends.add(box, leases, self._by_id)
-        return taken
-
-    def lease_again(self, number: int, leases: Mapping[int, float]) -> None:
-        """Lease waiting messages, by their ids, for so many seconds: the life that had leased them goes on."""
-        box = self.by_id(number)
-        for message in box.drop(leases, dead=False):
-            self._ends.add(box, box.lease([message], trio.current_time() + leases[message.id]), self._by_id)
-
-    def put_back(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
-        """Undo :meth:`take` for a reader that has gone."""
-        self._undo_take(box, taken, leased=leased)
-        if box.kept is not None and not leased:
-            self._store(box, [replace(one, attempt=one.attempt - 1) for one in taken])
-
-    def _undo_take(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
-        if leased:
-            leases = [lease for one in taken if (lease := box.leases.get(one.id)) is not None and lease.message is one]
-            taken = box.remove_leased([lease.message.id for lease in leases if not lease.acknowledging])
-        box.put_back(taken)
-
-    async def acknowledge(self, box: Mailbox, numbers: Sequence[int]) -> int:
-        """Remove leased messages; returns how many. ``NotFound`` if some aren't leased any more; the rest is removed.
-
-        Raises ``Unavailable``: then all are leased as before.
-        """
-        leases = [box.leases[number] for number in dict.fromkeys(numbers) if number in box.leases]
-        leases = [lease for lease in leases if not lease.acknowledging]
-        wanted = [lease.message.id for lease in leases]
-        if wanted and box.kept is not None:
-            for lease in leases:
-                lease.acknowledging = True
-            store = self._store_of(box)
-            await store.write(copies.acknowledge_all, wanted, partial(self._go_on, box, leases))
-            store.discharge([lease.message for lease in leases])
-        box.remove_leased(wanted)
-        late = sorted(set(numbers).difference(wanted))
-        if late:
-            raise NotFound(
-                f"ids: no lease of {', '.join(map(str, late[:10]))}{', ...' if late[10:] else ''} runs (any more): "
-                f"it has ended, so the message is handed out again; {len(wanted)} others are acknowledged",
-                acked=len(wanted),
-                ids=late,
-            )
-        return len(wanted)
-
     # -- Snapshots -------------------------------------------------------------------------------------------------
 
     async def copy(self, snapshot: str, account: str) -> None:
@@ -338,7 +276,7 @@ class Mailboxes:
         box = self._kept.get(account)
         if box is not None and box.messages:
             numbers = [message.id for message in box.messages]
-            await self._store_of(box).run(partial(copies.copy_all, snapshot, numbers))
+            await present(self.store).run(partial(copies.copy_all, snapshot, numbers))
 
     async def give_back(self, snapshot: str, account: str) -> None:
         """Have the messages of a copy wait again, unless they do or were acknowledged. Raises ``Unavailable``.
@@ -348,7 +286,7 @@ class Mailboxes:
         box = self._kept.get(account)
         if box is None:
             return
-        store = self._store_of(box)
+        store = present(self.store)
         has = {one.id for one in (*box.messages, *box.dead)} | box.leases.keys()
         back = await store.run(partial(copies.put_back, snapshot, frozenset(has)))
         for message in back:
@@ -360,49 +298,13 @@ class Mailboxes:
         if self.store is not None:
             await self.store.run(partial(copies.forget_others, tuple(kept)))
 
-    def _go_on(self, box: Mailbox, leases: Sequence[Lease]) -> None:
-        """Let leases run on that weren't acknowledged after all, but not into another life."""
-        for lease in leases:
-            lease.acknowledging = False
-        self._ends.add(box, leases, self._by_id)
-        self._end_former(box)
-
-    async def serve(self) -> None:
-        """End leases in time, until cancelled."""
-        while True:
-            ended = await self._ends.wait(self._by_id)
-            for box, numbers in ended.items():
-                self._end(box, numbers)
-
     def take_event(self, event: Event) -> None:
         """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up."""
         if isinstance(event, AgentExited):
             if (box := self._by_id.get(event.agent_id)) is not None:
-                self._end_leases(box)
+                self.leases.end_life(box)
         elif isinstance(event, AgentEscalated) and event.spawner is not None:
             self._send_escalation(event, event.spawner)
-
-    def _end_leases(self, box: Mailbox) -> None:
-        box.life += 1
-        self._end_former(box)
-
-    def _end_former(self, box: Mailbox) -> None:
-        """End leases of former lives."""
-        former = [lease for lease in box.leases.values() if lease.life != box.life and not lease.acknowledging]
-        self._end(box, [lease.message.id for lease in former])
-
-    def _end(self, box: Mailbox, numbers: Sequence[int]) -> None:
-        dead = box.end_leases(numbers)
-        if not dead:
-            return
-        dropped = box.trim_dead()
-        if box.kept is not None:
-            self._store_of(box).write_later(rows.bury_all, [message.id for message in dead])
-            self._store_of(box).forget(dropped)
-        if dropped:
-            log.warning("%s: its %d oldest dead letters were dropped for new ones", box.name, len(dropped))
-        for message in dead:
-            self.publish(MailDead(box.id, box.name, message.id, message.from_id, message.from_name, message.attempt))
 
     # -- For the operator ------------------------------------------------------------------------------------------
 
@@ -415,7 +317,7 @@ class Mailboxes:
         chosen = set(numbers)
         wanted = [message for message in box.dead if message.id in chosen]
         if wanted and box.kept is not None:
-            await self._store_of(box).write(rows.requeue_all, [one.id for one in wanted], lambda: None)
+            await present(self.store).write(rows.requeue_all, [one.id for one in wanted], lambda: None)
         box.requeue(box.drop([message.id for message in wanted], dead=True))
         return len(wanted)
 
@@ -430,8 +332,8 @@ class Mailboxes:
                 box.put_back([replace(one, attempt=one.attempt + 1) for one in dropped])
 
         if dropped and box.kept is not None:
-            await self._store_of(box).write(rows.remove_all, [one.id for one in dropped], undo)
-            self._store_of(box).discharge(dropped)
+            await present(self.store).write(rows.remove_all, [one.id for one in dropped], undo)
+            present(self.store).discharge(dropped)
         return len(dropped)
 
     def _release(self, boxes: Iterable[Mailbox], message: Message, charged: int) -> None:
@@ -440,18 +342,6 @@ class Mailboxes:
             box.unreserve(len(message.body))
         if self.store is not None:
             self.store.discharge([message] * charged)
-
-    def _store(self, box: Mailbox, messages: Iterable[Message], *, dead: bool = False) -> None:
-        """Keep messages that are in a mailbox already, without waiting; charged even beyond the quota."""
-        store, written = self._store_of(box), list[rows.Row]()
-        for message in messages:
-            store.sent[message.family] += message.cost
-            written.append(rows.as_row(box.kept or "", message, dead))
-        store.write_later(rows.insert_all, written)
-
-    def _store_of(self, box: Mailbox) -> MailStore:
-        assert self.store is not None, f"{box.name} isn't kept without a database"
-        return self.store
 
 
 def _payer_of(account: str) -> str:

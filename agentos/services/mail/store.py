@@ -12,7 +12,7 @@ from outcome import Error, Outcome
 from agentos.database import Batch, Database, DatabaseError
 from agentos_sdk.errors import QuotaExceeded, Unavailable
 
-from . import copies
+from . import copies, rows
 from .mailbox import Message
 
 log = logging.getLogger(__name__)
@@ -104,10 +104,24 @@ class MailStore:
         except DatabaseError as error:
             note(Error(error))
 
+    def insert_later(self, account: str, messages: Iterable[Message], *, dead: bool = False) -> None:
+        """Keep messages that are in a mailbox already, without waiting; charged even beyond the quota."""
+        written = list[rows.Row]()
+        for message in messages:
+            self.sent[message.family] += message.cost
+            written.append(rows.as_row(account, message, dead))
+        self.write_later(rows.insert_all, written)
+
     def forget(self, messages: Sequence[Message]) -> None:
         """Remove messages for good, without waiting."""
         self.discharge(messages)
         self.write_later(copies.acknowledge_all, [message.id for message in messages])
+
+
+def present(store: MailStore | None) -> MailStore:
+    """The store of what is kept."""
+    assert store is not None, "nothing is kept without a database"
+    return store
 
 
 def unavailable(error: BaseException) -> Unavailable:

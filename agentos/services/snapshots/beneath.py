@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Literal
 
 from msgspec import Struct
@@ -51,47 +52,31 @@ def kind_of(mode: int) -> Kind:
     return "directory" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
 
 
-@contextlib.contextmanager
-def open_top(path: str) -> Iterator[int]:
+def open_top(path: str) -> AbstractContextManager[int]:
     """A directory by its absolute path, in which no component may be a symbolic link."""
-    fd = openat2.open_at(-1, path, os.O_RDONLY | os.O_DIRECTORY, openat2.NO_LINKS)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return openat2.opened(-1, path, os.O_RDONLY | os.O_DIRECTORY, openat2.NO_LINKS)
 
 
-@contextlib.contextmanager
-def open_directory(top: int, path: str) -> Iterator[int]:
+def open_directory(top: int, path: str) -> AbstractContextManager[int]:
     """A directory below, to name entries of it and to list it."""
-    fd = openat2.open_at(top, path or ".", os.O_RDONLY | os.O_DIRECTORY, _RESOLVE)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    return openat2.opened(top, path or ".", os.O_RDONLY | os.O_DIRECTORY, _RESOLVE)
 
 
 @contextlib.contextmanager
 def open_parent(top: int, path: str) -> Iterator[tuple[int, str]]:
     """The directory that an entry is in, and the entry's name in it."""
     above, _, name = path.rpartition("/")
-    fd = openat2.open_at(top, above or ".", os.O_PATH | os.O_DIRECTORY, _RESOLVE)
-    try:
+    with openat2.opened(top, above or ".", os.O_PATH | os.O_DIRECTORY, _RESOLVE) as fd:
         yield fd, name
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager
 def open_file(top: int, path: str) -> Iterator[int]:
     """A regular file below, for reading; ``OSError`` for anything else, without having opened it."""
-    looked_at = openat2.open_at(top, path, os.O_PATH | os.O_NOFOLLOW, _RESOLVE)
-    try:
+    with openat2.opened(top, path, os.O_PATH | os.O_NOFOLLOW, _RESOLVE) as looked_at:
         if not stat.S_ISREG(os.fstat(looked_at).st_mode):
             raise OSError(errno.EINVAL, "not a regular file any more", path)
         fd = reopen(looked_at, os.O_RDONLY)
-    finally:
-        os.close(looked_at)
     try:
         yield fd
     finally:

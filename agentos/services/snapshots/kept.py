@@ -9,7 +9,8 @@ from agentos.services.state.state import State
 from agentos.structs import learn
 from agentos.threads import run_in_thread
 
-from .store import Snapshot, Store
+from .records import Snapshot
+from .store import Store
 
 
 @frozen

@@ -15,8 +15,9 @@ from agentos.threads import run_in_thread
 from . import beneath
 from .changes import TooManyChanges
 from .overlays import Overlays
+from .records import BadLayer, Record
 from .run import CannotApply
-from .store import BadLayer, Record, Store, drop_layers
+from .store import Store, drop_layers
 
 MAX_UNDOABLE = 100  # overlays without layers whose applies can be undone
 AGE = 86400.0  # seconds that an overlay in which nothing waits is kept while the kernel runs

@@ -22,8 +22,9 @@ from . import beneath, changes, commits, obeyed, run, text
 from .changes import Change
 from .choice import Wanted, add_needed, build_steps, check_choice, choose
 from .commits import Commits
+from .records import BadLayer, Record, Snapshot
 from .run import CannotApply, Run
-from .store import KEPT_RUNS, BadLayer, Record, Snapshot, Store, drop_layers
+from .store import KEPT_RUNS, Store, drop_layers
 
 Left = Mapping[str, str]
 """Why something wasn't done, by path."""

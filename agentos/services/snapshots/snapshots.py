@@ -21,7 +21,8 @@ from agentos_sdk.errors import QuotaExceeded, Unavailable
 
 from .kept import Kept, read_keys
 from .overlays import NoOverlay, Overlays
-from .store import MAX_DEPTH, BadLayer, Record, Snapshot, drop_layers
+from .records import BadLayer, Record, Snapshot
+from .store import MAX_DEPTH, drop_layers
 
 log = logging.getLogger(__name__)
 

@@ -24,16 +24,14 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from agentos.private_files import UnsafeFile, display_path, hold_directory, read_file, replace_file
 from agentos.structs import learn
 from agentos_sdk.values import HostIds
 
 from . import beneath, layers, run
-from .beneath import Stamp
-from .changes import Base
 from .layers import Seal
+from .records import BadLayer, Record, Snapshot, read_record, read_snapshot
 
 log = logging.getLogger(__name__)
 
@@ -42,76 +40,7 @@ MAX_DEPTH = 32  # sealed layers of one overlay: above that they are merged
 _COARSE = 5  # CLOCK_REALTIME_COARSE, which lags behind by a tick
 _TICK_POLL = 0.0005  # seconds; a tick takes 1 to 10 ms
 
-
-class BadLayer(Exception):
-    """A layer can't be used; the text says why and what to do."""
-
-
-class Record(Struct):
-    """What is known of an agent's overlay. ``since`` is its beginning, in nanoseconds, ``inode`` the directory's.
-
-    ``layer`` is the upper one, empty if the next life makes it, and ``sealed`` are those beneath it, ``NAME/l-ID``
-    each, the newest first. ``snapshot`` is the id of the one that it was last, ``returning`` of that which the next
-    life goes back to, and ``forked_from`` is NAME@LABEL.
-
-    ``stamps`` are the entries of the directory as applies left them. ``applied`` are the ids of applies that can be
-    undone, the last one last, and ``runs`` all whose files are kept. ``doing`` is the run that isn't finished.
-    ``declined`` are changes that the operator doesn't want, by path. ``settled``: the last apply has left nothing.
-    ``discarded``: the next life begins a new layer.
-    """
-
-    directory: str
-    inode: int
-    since: int
-    layer: str
-    stamps: dict[str, Stamp] = {}
-    applied: list[str] = []
-    runs: list[str] = []
-    doing: str = ""
-    declined: dict[str, str] = {}
-    settled: bool = False
-    discarded: bool = False
-    sealed: list[str] = []
-    snapshot: str = ""
-    returning: str = ""
-    forked_from: str = ""
-
-    @property
-    def base(self) -> Base:
-        return Base(self.since, self.stamps)
-
-
-class Snapshot(Struct):
-    """A moment of an agent's overlay: the ``layers`` that it had, the newest first, over which directory.
-
-    ``name`` is the agent's lineage, ``at`` seconds since the epoch, ``parent`` the id of the snapshot before it.
-    ``since`` and ``stamps`` are those of the agent's record. ``account`` is whose keys went along. ``bytes`` and
-    ``paths`` are those of the layer that was sealed for it. ``by_agent``: another caller than the operator took it;
-    ``recorded``: a recording names it, and it is listed for nothing else.
-    """
-
-    id: str
-    name: str
-    at: float
-    layers: list[str]
-    directory: str
-    inode: int
-    since: int
-    stamps: dict[str, Stamp] = {}
-    label: str = ""
-    parent: str = ""
-    account: str = ""
-    bytes: int = 0
-    paths: int = 0
-    by_agent: bool = False
-    recorded: bool = False
-
-    @property
-    def address(self) -> str:
-        return f"{self.name}@{self.label or self.id}"
-
-
-learn(Seal, Record, Snapshot)
+learn(Seal)
 
 
 class Store:
@@ -147,7 +76,7 @@ class Store:
         if "/" in name or not (self._layers / name / "record.json").is_file():
             return None
         with self.hold(name) as place:
-            return _read(place)
+            return read_record(place)
 
     def save(self, name: str, record: Record) -> None:
         with self.hold(name) as place:
@@ -156,7 +85,7 @@ class Store:
     def begin(self, name: str, directory: str, owner: HostIds | None) -> Record:
         """A new layer over a directory, whose record replaces the former one; the former layer is removed."""
         with self.references, self.hold(name) as place:
-            former, shown = _read(place), os.stat(directory, follow_symlinks=False)
+            former, shown = read_record(place), os.stat(directory, follow_symlinks=False)
             record = Record(directory, shown.st_ino, _begin_clock(), _new_name())
             if former is not None and former.directory == directory:
                 record = msgspec.structs.replace(record, applied=former.applied, runs=former.runs)
@@ -203,7 +132,7 @@ class Store:
         """Remove what neither the agent's record nor, of its layers, any other record names."""
         with self.references, self.hold(name) as place:
             try:
-                record, layers = _read(place), self._list_named()
+                record, layers = read_record(place), self._list_named()
             except BadLayer as error:
                 log.warning("layers of %s that may not be needed any more stay: %s", name, error)
                 return
@@ -229,7 +158,7 @@ class Store:
             return []
         try:
             with hold_directory(self._snapshots) as held:
-                found = [_read_snapshot(held / name) for name in os.listdir(held)]
+                found = [read_snapshot(held / name) for name in os.listdir(held)]
         except UnsafeFile as error:
             raise BadLayer(f"{error.filename}: {error.strerror}") from None
         return sorted((one for one in found if one is not None), key=lambda one: (one.at, one.id))
@@ -366,25 +295,6 @@ def _begin_clock() -> int:
     while time.clock_gettime_ns(_COARSE) <= now:
         time.sleep(_TICK_POLL)
     return now
-
-
-def _read(place: Path) -> Record | None:
-    try:
-        return msgspec.json.decode(read_file(place / "record.json"), type=Record)
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError as error:
-        raise BadLayer(f"{place}/record.json is damaged ({error}): move {place} away") from None
-
-
-def _read_snapshot(place: Path) -> Snapshot | None:
-    try:
-        with hold_directory(place) as held:
-            return msgspec.json.decode(read_file(held / "record.json"), type=Snapshot)
-    except FileNotFoundError:  # it is being made or removed
-        return None
-    except (UnsafeFile, msgspec.MsgspecError) as error:
-        raise BadLayer(f"{display_path(place)}: the snapshot's record can't be used ({error}): move it away") from None
 
 
 def _new_name() -> str:

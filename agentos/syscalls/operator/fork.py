@@ -24,8 +24,8 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
+from agentos.services.snapshots.records import Snapshot
 from agentos.services.snapshots.snapshots import Snapshots
-from agentos.services.snapshots.store import Snapshot
 from agentos.syscalls.agents.spawn import Spawning
 from agentos_sdk.calls.operator import snapshots as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound

@@ -22,9 +22,9 @@ from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.services.snapshots.changes import Change, TooManyChanges
 from agentos.services.snapshots.choice import BadChoice, Wanted
 from agentos.services.snapshots.overlays import Changed, NoOverlay, Overlays
+from agentos.services.snapshots.records import BadLayer
 from agentos.services.snapshots.run import CannotApply
 from agentos.services.snapshots.snapshots import Taken
-from agentos.services.snapshots.store import BadLayer
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import overlays as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, Conflict, NotFound, PermissionDenied, Unavailable

@@ -15,8 +15,9 @@ from agentos.private_files import display_path
 from agentos.recordings.export import TooLong, list_entries
 from agentos.recordings.format import Json, encode_line
 from agentos.recordings.reader import BadRecording
-from agentos.recordings.recorder import Active, Recorder
-from agentos.recordings.selection import Selection
+from agentos.recordings.recorder.active import Active
+from agentos.recordings.recorder.recorder import Recorder
+from agentos.recordings.recorder.selection import Selection
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import recordings as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound, TooLarge, Unavailable

@@ -18,13 +18,13 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
-from agentos.recordings.commands import CommandFiles
 from agentos.recordings.format import NAME
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.masks import BadMask, read_masks
 from agentos.recordings.matching import Difference
 from agentos.recordings.reader import BadRecording, Recording, read_recording
-from agentos.recordings.recorder import Recorder
+from agentos.recordings.recorder.commands import CommandFiles
+from agentos.recordings.recorder.recorder import Recorder
 from agentos.recordings.replay.agent import SUFFIX as REPLAY_SUFFIX
 from agentos.recordings.replay.agent import (
     AgentReplay,

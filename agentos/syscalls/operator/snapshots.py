@@ -14,8 +14,8 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.services.events import SnapshotMade
 from agentos.services.snapshots.overlays import NoOverlay
+from agentos.services.snapshots.records import Snapshot
 from agentos.services.snapshots.snapshots import START, Snapshots, check_label
-from agentos.services.snapshots.store import Snapshot
 from agentos_sdk.calls.operator import overlays
 from agentos_sdk.calls.operator import snapshots as calls
 from agentos_sdk.errors import BadRequest

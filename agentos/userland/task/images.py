@@ -6,8 +6,7 @@ import re
 from agentos_sdk.clients.question import detect_mime_type
 from agentos_sdk.loop.tools.images import KINDS, MAX_IMAGE
 
-from .beneath import open_file
-from .repository import BadDirectory
+from .repository import BadDirectory, open_file
 
 NAMED = re.compile(r"(?<!\S)@(\S+\.(?:png|jpe?g|gif|webp|bmp|tiff?))\b", re.IGNORECASE)
 HINT = "\n\n(Images of this task, for the tool view_image: {})"

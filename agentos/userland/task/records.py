@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentos.userland.directories import state_home
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import checked
 
@@ -16,24 +14,17 @@ PREFIX = "task-note/"
 class TaskNote(NamedTuple):
     """``directory`` is what ``--dir`` named, empty without it; ``mode`` is ``overlay`` or ``direct``.
 
-    ``at`` is when the task began, in seconds of Unix time. A task of an earlier release has no ``mode``, but the
-    directory ``saved`` with copies of the files. ``by`` is the program of others that works on it, empty for the loop,
-    and ``end`` its status, once it has ended.
+    ``at`` is when the task began, in seconds of Unix time. A task of an earlier release has no ``mode``. ``by`` is the
+    program of others that works on it, empty for the loop, and ``end`` its status, once it has ended.
     """
 
     name: str
     text: str
     directory: str = ""
-    saved: str = ""
     at: float = 0.0
     mode: str = ""
     by: str = ""
     end: str = ""
-
-
-def saved_directory() -> Path:
-    """Where earlier releases have saved the files of tasks."""
-    return Path(state_home(), "agentos", "tasks")
 
 
 def is_running(client: AgentOSClient, name: str) -> bool:
@@ -53,9 +44,9 @@ def forget_note(client: AgentOSClient, note: TaskNote) -> None:
 
 
 def find_note(client: AgentOSClient, name: str) -> TaskNote | None:
-    """The note of a task, None if there is none."""
+    """The note of a task, None if there is none. Those of earlier releases have a further field."""
     found = _fetch(client, PREFIX + name)
-    return None if found is None else TaskNote(**found)
+    return None if found is None else TaskNote(**{key: found[key] for key in found if key in TaskNote._fields})
 
 
 def has_begun(client: AgentOSClient, name: str) -> bool:

@@ -3,11 +3,11 @@
 import os
 import stat
 from contextlib import suppress
+from io import BufferedReader
 from typing import NamedTuple
 
 from agentos_sdk.git_place import describe_missing_repository
 
-from .beneath import open_file
 from .git import GitError, read_status
 
 MAX_NOTES = 32 << 10  # bytes of AGENTS.md
@@ -27,6 +27,21 @@ class Notes(NamedTuple):
 
     text: str = ""
     said: str = ""
+
+
+def open_file(top: str, path: str) -> BufferedReader:
+    """A file beneath a directory, for reading; a link anywhere in its path is refused with ``OSError``."""
+    *above, last = os.path.abspath(os.path.join(top, path)).split("/")[1:]
+    place = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in above:
+            below = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            os.close(place)
+            place = below
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return open(last, "rb", opener=lambda name, _: os.open(name, flags, dir_fd=place))
+    finally:
+        os.close(place)
 
 
 def real_directory(path: str) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+MIB = 1 << 20
 Targets = Mapping[str, Any]
 """What was set up outside: paths, pids, ports, names."""
 
@@ -168,6 +169,16 @@ def _name(number: int) -> str:
 def _summary(errors: Mapping[str, int]) -> str:
     names = sorted({_name(number) for number in errors.values()})
     return ", ".join(names) or "nothing there"
+
+
+def repeat(most: int, attempt: Callable[[int], object]) -> tuple[int, str]:
+    """How many attempts succeeded, and the error that stopped them."""
+    for number in range(most):
+        try:
+            attempt(number)
+        except (OSError, RuntimeError, MemoryError) as error:
+            return number, str(error)
+    return most, "nothing"
 
 
 def invoke(function: Callable[..., object], *arguments: Any) -> str:

@@ -385,27 +385,6 @@ def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:
     until(lambda: (directory / "s").is_socket(), "it listens")
 
 
-def test_state_of_before_is_named_with_the_commands_that_move_it(desk: Desk) -> None:
-    former, directory = desk.place / "former", desk.project("my shop")
-    own = ["--state-dir", str(former / "my shop-1a2b3c4d")]
-    old = desk.run(directory, "--state-dir", str(former))
-    status, printed = desk.type(directory, "spawn", "remembered", "--", "sleep", "1000")
-    assert status == 0, printed
-
-    other = desk.run(desk.project("other"), "--state-dir", str(former / "other"))
-    assert desk.stop(other).count(" holds state of an earlier kernel ") == 0, "its kernel runs"
-    desk.stop(old)
-    said = desk.stop(desk.run(directory, *own))
-
-    [line] = [line for line in said.splitlines() if f"| {former} holds state of an earlier kernel (lock, " in line]
-    subprocess.run(["sh", "-ec", line.partition(" and run: ")[2]], check=True)
-    said = desk.stop(desk.run(directory, *own))
-    assert " holds state of an earlier kernel " not in said
-    status, printed = desk.type(directory, "audit", *own)
-    assert (status, "remembered" in printed) == (0, True), printed
-    assert sorted(os.listdir(former)) == ["my shop-1a2b3c4d", "my shop-1a2b3c4d.unused", "other"]
-
-
 @pytest.mark.parametrize("columns", [80, 400])
 def test_kernels_cuts_no_path_in_a_narrow_terminal(desk: Desk, columns: int) -> None:
     directory = desk.project("a-project-with-a-long-name")

@@ -54,18 +54,6 @@ def test_rows_are_added_by_owner_or_kind(place: Path, by: str, first: str, added
     assert found["bytes"] == sum(row["bytes"] for row in found["storage"])
 
 
-def test_saved_files_of_tasks_are_told_beside_the_sum(place: Path) -> None:
-    (place.parent / "agentos" / "tasks" / "1").mkdir(parents=True)
-    (place.parent / "agentos" / "tasks" / "1" / "copy").write_bytes(b"x" * (1 << 20))
-    env = {"XDG_STATE_HOME": str(place.parent)}
-
-    told = json.loads(storage("--state-dir", str(place), "--json", env=env).output)
-    assert told["bytes"] < 1 << 20
-    assert (told["tasks"]["directory"], told["tasks"]["bytes"] >= 1 << 20) == (f"{place.parent}/agentos/tasks", True)
-    shown = storage("--state-dir", str(place), env=env).output
-    assert f"1.0M that earlier releases have saved for `agentos task undo` in {place.parent}/agentos/tasks" in shown
-
-
 def test_a_directory_without_state_is_named(tmp_path: Path) -> None:
     shown = storage("--state-dir", str(tmp_path / "none"))
 

@@ -14,7 +14,7 @@ from agentos.kernel.asking import approve
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Entry, MustAsk, Right
 from agentos.kernel.prepared import Prepared, require
-from agentos.permissions.approvals.approvals import KEPT_FOR_HEAD, MAX_OF_CALLER, MAX_OF_FAMILY
+from agentos.permissions.approvals.room import KEPT_FOR_HEAD, MAX_OF_CALLER, MAX_OF_FAMILY
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos_sdk.errors import (
     ApprovalRefused,
@@ -274,7 +274,7 @@ async def test_a_flooding_agent_fills_its_own_part_and_hides_no_other(desk: Desk
 
 
 async def test_the_queue_is_bounded_over_all_callers(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentos.permissions.approvals.approvals.MAX_ENTRIES", 2)
+    monkeypatch.setattr("agentos.permissions.approvals.room.MAX_ENTRIES", 2)
     for asker in (ANN, BOB):
         with pytest.raises(ApprovalRequired, match="the same call may be made once"):
             await desk.queue.wait(asker, question(), 0.0)

@@ -10,7 +10,7 @@ from tests.support.guest import RunInGuest
 
 NOT_SKIPPED = (
     "tests/sandbox/cgroups/test_real.py",
-    "tests/sandbox/test_waiting_groups.py",
+    "tests/sandbox/cgroups/test_waiting_groups.py",
     "tests/system/sandboxes/test_waiting_jails.py",
 )
 # A kernel of another age, whose files can't be mapped and which has no loop devices; each file as one user, as a zygote

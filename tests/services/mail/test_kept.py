@@ -38,7 +38,7 @@ async def opened(place: Path, most: float = 1 << 20) -> AsyncIterator[tuple[Mail
         mail = Mailboxes(events.append, MailStore(database, most), numbers)
         await mail.load()
         mail.open(7, "box", kept="box")
-        nursery.start_soon(mail.serve)
+        nursery.start_soon(mail.leases.serve)
         yield mail, database, events
         nursery.cancel_scope.cancel()
 
@@ -72,7 +72,7 @@ def texts(messages: list[Message]) -> list[str]:
 
 
 async def take(mail: Mailboxes, lease: float | None = None, limit: int = 100) -> list[Message]:
-    return await mail.take(mail.by_name("box"), limit, lease)
+    return await mail.leases.take(mail.by_name("box"), limit, lease)
 
 
 async def test_messages_are_there_again_in_order_with_their_ids(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_what_was_taken_or_acknowledged_does_not_come_back(tmp_path: Path)
             await send(mail, text, sender=text)
         assert texts(await take(mail, limit=1)) == ["taken"]
         one, two = await take(mail, lease=60, limit=2)
-        assert await mail.acknowledge(mail.by_id(7), [one.id]) == 1
+        assert await mail.leases.acknowledge(mail.by_id(7), [one.id]) == 1
         assert two.attempt == 1
     async with opened(tmp_path) as (mail, _, _):
         found = await take(mail)
@@ -107,8 +107,8 @@ async def test_a_message_that_could_not_be_delivered_waits_on_disk_again(tmp_pat
     async with opened(tmp_path) as (mail, _, _):
         await send(mail, "undelivered")
         await send(mail, "leased", sender="bob")
-        mail.put_back(mail.by_id(7), await take(mail, limit=1), leased=False)
-        mail.put_back(mail.by_id(7), await take(mail, lease=60), leased=True)
+        mail.leases.put_back(mail.by_id(7), await take(mail, limit=1), leased=False)
+        mail.leases.put_back(mail.by_id(7), await take(mail, lease=60), leased=True)
         assert texts(list(mail.by_id(7).messages)) == ["undelivered", "leased"]
     async with opened(tmp_path) as (mail, _, _):
         assert texts(await take(mail)) == ["undelivered", "leased"]
@@ -121,7 +121,7 @@ async def test_what_can_not_be_written_is_refused_and_changes_nothing(tmp_path: 
         with await locked(tmp_path, database):
             [leased] = box.lease(box.take(1), trio.current_time() + 60)
             with pytest.raises(Unavailable):
-                await mail.acknowledge(box, [leased.message.id])
+                await mail.leases.acknowledge(box, [leased.message.id])
             assert list(box.leases) == [leased.message.id]
             box.end_leases([leased.message.id])
             for refused in (send(mail, "refused"), take(mail), take(mail, lease=60)):
@@ -166,7 +166,7 @@ async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, mo
         again = await take(mail, lease=60)
         assert (again[0].id, again[0].attempt) == (leased.id, 2)
         with pytest.raises(NotFound) as caught:
-            await mail.acknowledge(mail.by_id(7), [leased.id, 999])
+            await mail.leases.acknowledge(mail.by_id(7), [leased.id, 999])
         assert caught.value.details == {"acked": 1, "ids": [999]}
         assert texts([one.message for one in mail.by_id(7).leases.values()]) == ["of another", "second"]
 
@@ -178,7 +178,7 @@ async def test_acknowledging_wakes_a_reader_of_what_was_held_back(tmp_path: Path
         [leased] = await take(mail, lease=3600, limit=1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(mail.by_id(7).wait)
-            await mail.acknowledge(mail.by_id(7), [leased.id])
+            await mail.leases.acknowledge(mail.by_id(7), [leased.id])
         assert texts(await take(mail)) == ["second"]
 
 
@@ -188,8 +188,8 @@ async def test_leases_that_are_acknowledged_leave_nothing_behind(tmp_path: Path)
     for number in range(3 * MAX_MESSAGES):
         box.put(Message(3, "ann", "agent", b"1", id=number + 1))
         await take(mail, lease=3600)
-        await mail.acknowledge(box, [number + 1])
-    assert len(mail._ends) <= MAX_MESSAGES
+        await mail.leases.acknowledge(box, [number + 1])
+    assert len(mail.leases._ends) <= MAX_MESSAGES
 
 
 async def test_a_lease_whose_acknowledgement_failed_ends_in_time(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -197,7 +197,7 @@ async def test_a_lease_whose_acknowledgement_failed_ends_in_time(tmp_path: Path,
         box, sent = mail.by_id(7), await send(mail, "leased")
         await take(mail, lease=5)
         with await locked(tmp_path, database), pytest.raises(Unavailable):
-            await mail.acknowledge(box, [sent.id])
+            await mail.leases.acknowledge(box, [sent.id])
         mock_clock.jump(5)
         await box.wait()
         assert [(one.id, one.attempt) for one in await take(mail, lease=5)] == [(sent.id, 2)]
@@ -207,12 +207,12 @@ async def test_a_reader_that_has_gone_gives_back_no_lease_but_its_own(mock_clock
     mail = Mailboxes()
     box = mail.open(7, "box")
     box.put(Message(3, "ann", "agent", b"1", id=1))
-    gone = await mail.take(box, 1, 5)  # its reply waits in a full socket
+    gone = await mail.leases.take(box, 1, 5)  # its reply waits in a full socket
     box.end_leases([1])
-    [again] = await mail.take(box, 1, 3600)
-    mail.put_back(box, gone, leased=True)
+    [again] = await mail.leases.take(box, 1, 3600)
+    mail.leases.put_back(box, gone, leased=True)
     assert (list(box.messages), again.attempt) == ([], 2)
-    assert await mail.acknowledge(box, [1]) == 1
+    assert await mail.leases.acknowledge(box, [1]) == 1
 
 
 async def test_a_closed_mailbox_with_leases_is_not_held_in_memory() -> None:
@@ -220,7 +220,7 @@ async def test_a_closed_mailbox_with_leases_is_not_held_in_memory() -> None:
     box = mail.open(7)
     for number in (1, 2):
         box.put(Message(3, "ann", "agent", b"1", id=number))
-    await mail.take(box, 1, 3600)
+    await mail.leases.take(box, 1, 3600)
     mail.close(7)
 
     gone = weakref.ref(box)
@@ -350,7 +350,7 @@ async def test_what_is_acknowledged_while_its_mailbox_changes_is_gone_and_discha
         sent, store = await send(mail, "leased"), mail.store
         await take(mail, lease=60)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(mail.acknowledge, mail.by_id(7), [sent.id])
+            nursery.start_soon(mail.leases.acknowledge, mail.by_id(7), [sent.id])
             await wait_all_tasks_blocked()
             mail.keep(7, "box", False)
             if kept_again:
@@ -466,7 +466,7 @@ async def test_what_a_guest_was_sent_before_waits_behind_what_is_kept_for_it(tmp
         boxes = [mail.open(number, name) for number, name in ((9, "bob"), (10, "eve"))]
         box = mail.by_id(9)
         box.put(Message(4, "bob", "agent", b'"leased"', id=next(mail.numbers), family="bob"))
-        await mail.take(box, 1, 60.0)
+        await mail.leases.take(box, 1, 60.0)
         if later:
             mail.adopt(9, "guest bob")
         copied = Message(3, "ann", "agent", b'"copied"', id=next(mail.numbers), family="ann")
@@ -481,7 +481,7 @@ async def test_what_a_guest_was_sent_before_waits_behind_what_is_kept_for_it(tmp
             mail.find("bob")
         mail.open(9, "bob")
         mail.adopt(9, "guest bob")
-        found = await mail.take(mail.by_name("bob"), 100, None)
+        found = await mail.leases.take(mail.by_name("bob"), 100, None)
         assert [(text, one.attempt) for text, one in zip(texts(found), found, strict=True)] == [
             ("kept", 1),
             ("leased", 2),
@@ -490,6 +490,6 @@ async def test_what_a_guest_was_sent_before_waits_behind_what_is_kept_for_it(tmp
         assert not mail.by_name("bob").size
         mail.open(10)
         mail.adopt(10, "guest eve")
-        assert texts(await mail.take(mail.by_id(10), 100, None)) == ["copied"]
+        assert texts(await mail.leases.take(mail.by_id(10), 100, None)) == ["copied"]
         assert mail.store is not None
         assert not mail.store.sent

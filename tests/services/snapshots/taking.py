@@ -26,8 +26,8 @@ from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.mail.store import MailStore
 from agentos.services.snapshots.kept import Kept
 from agentos.services.snapshots.overlays import Overlays
+from agentos.services.snapshots.records import Snapshot
 from agentos.services.snapshots.snapshots import Snapshots
-from agentos.services.snapshots.store import Snapshot
 from agentos.services.state.batch import Change, StateLimits
 from agentos.services.state.rows import TABLES
 from agentos.services.state.state import State

@@ -16,8 +16,8 @@ from agentos.agents.workspaces.workspace import Workspaces
 from agentos.services.snapshots import beneath, changes, run
 from agentos.services.snapshots.choice import BadChoice, Wanted
 from agentos.services.snapshots.overlays import Changed, NoOverlay
+from agentos.services.snapshots.records import BadLayer
 from agentos.services.snapshots.run import CHANGED_BY_AGENT, LATE, CannotApply
-from agentos.services.snapshots.store import BadLayer
 from tests.support.mounts import small_disk
 
 from .conftest import AGENT, OWNER, ROOT, Overlaid, read_tree

@@ -12,13 +12,13 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.llm.settings import Account
 from agentos.recordings.format import Life
-from agentos.recordings.recorder import Recorder, open_recorder
+from agentos.recordings.recorder.recorder import Recorder, open_recorder
+from agentos.recordings.recorder.selection import RecordingSettings
+from agentos.recordings.recorder.starts import StartTrees
 from agentos.recordings.replay.files import find_start
-from agentos.recordings.selection import RecordingSettings
-from agentos.recordings.starts import StartTrees
 from agentos.services.events import AgentSpawned
 from agentos.services.rate_limit import Rate
-from agentos.services.snapshots.store import Snapshot
+from agentos.services.snapshots.records import Snapshot
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import PATIENCE
 

@@ -13,8 +13,9 @@ from agentos.services.snapshots import layers
 from agentos.services.snapshots.changes import Base, find_changes
 from agentos.services.snapshots.layers import Uncopied
 from agentos.services.snapshots.overlays import NoOverlay
+from agentos.services.snapshots.records import BadLayer, Snapshot
 from agentos.services.snapshots.snapshots import MAX_BY_AGENTS, Taken, check_label
-from agentos.services.snapshots.store import MAX_DEPTH, BadLayer, Snapshot
+from agentos.services.snapshots.store import MAX_DEPTH
 from agentos_sdk.errors import QuotaExceeded
 from tests.support.mounts import mounted
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.encoded_steps import decode
 from agentos.sandbox.inside import filters, identity, libc, messages
 
 from . import program, script
@@ -55,7 +56,7 @@ def leave(control: socket.socket) -> socket.socket:
         data, (status, *groups) = messages.receive_packet(init, _MAX_STEPS_BYTES)
         libc.set_name(NAME)
         identity.enter_cgroups(groups)
-        for current in s.decode(data):
+        for current in decode(data):
             STEPS[type(current)](current)
         _become_init()
         libc.keep_only(control.fileno(), init.fileno(), status)

@@ -13,7 +13,6 @@ from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.audit.audit import owner_name
 from agentos.userland.cli.common import Failed, json_option, print_json, print_table, printable
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
-from agentos.userland.task.records import saved_directory
 
 KEYS = ("owner", "kind")
 
@@ -32,18 +31,12 @@ def storage(by: str, state_dir: Path | None, as_json: bool) -> None:
     place, keys = (state_dir or find_state_dir()).absolute(), KEYS if by == "both" else (by,)
     rows = group_rows(measure(place), keys)
     total, free = sum(row["bytes"] for row in rows), shutil.disk_usage(place).free
-    tasks = measure_tasks()
     if as_json:
-        print_json({"state_dir": str(place), "bytes": total, "free": free, "storage": rows, "tasks": tasks})
+        print_json({"state_dir": str(place), "bytes": total, "free": free, "storage": rows})
         return
     cells = [[*(row[key] for key in keys), format_bytes(row["bytes"]), str(row["entries"])] for row in rows]
     print_table(cells, [*(key.upper() for key in keys), "SIZE", "ENTRIES"])
     click.echo(printable(f"{format_bytes(total)} in {place}, {format_bytes(free)} free on its file system"))
-    if tasks is not None:
-        where = printable(tasks["directory"])
-        click.echo(
-            f"{format_bytes(tasks['bytes'])} that earlier releases have saved for `agentos task undo` in {where}"
-        )
 
 
 def measure(place: Path) -> list[dict[str, Any]]:
@@ -72,14 +65,3 @@ def group_rows(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[dict
         {**dict(zip(keys, key, strict=True)), "bytes": size, "entries": entries[key]}
         for key, size in sizes.most_common()
     ]
-
-
-def measure_tasks() -> dict[str, Any] | None:
-    """The saved files of this user's tasks, which are in no state directory; None if there are none."""
-    from agentos.services.storage.kinds import measure_path
-
-    try:
-        place = saved_directory()
-        return {"directory": str(place), "bytes": measure_path(place).size}
-    except OSError:
-        return None

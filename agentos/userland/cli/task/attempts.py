@@ -15,8 +15,9 @@ from agentos.userland.task.usage import find_use
 from agentos_sdk import AgentOSClient
 from agentos_sdk.loop import TaskResult
 
+from .begin import Begun
+from .follow import explain_error
 from .screen import show_task
-from .task import Begun, explain_error
 
 SOLVED, UNSOLVED, STOPPED = 0, 1, 130  # exit status
 HEADER = ["ATTEMPT", "BY", "VERDICT", "COST", "TOKENS", "DIFF"]

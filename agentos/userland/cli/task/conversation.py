@@ -15,9 +15,10 @@ from agentos_sdk import AgentOSClient, CallError
 from agentos_sdk.loop import TaskResult
 from agentos_sdk.loop.engine.result import LoopError
 
+from .begin import begin, go_on, prepare, say_first
 from .changes import apply, show_diff
+from .follow import follow
 from .lines import describe_use
-from .task import begin, follow, go_on, prepare, say_first
 
 HELP = (
     "/diff shows what was changed, /apply makes it in the directory, /undo takes that back, "

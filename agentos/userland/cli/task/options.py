@@ -1,7 +1,7 @@
 """What the options of ``agentos task`` mean: the text, the permissions and the budget."""
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -12,6 +12,46 @@ from agentos_sdk.loop import Budget
 
 ASK = {"write": ["${workspace}/**"], "commands": ["*"], "domains": ["*"], "tools": ["*"]}
 MAX_TASK = 64 << 10  # bytes of a task from stdin
+
+
+class Order(NamedTuple):
+    """The options of the command, as they were given."""
+
+    words: tuple[str, ...]
+    directory: str | None
+    in_place: bool
+    level: str | None
+    ask: bool
+    model: str | None
+    budget: tuple[str, ...]
+    resume: str | None
+    continued: bool
+    by: tuple[str, ...]
+    attempts: int | None
+    check: str | None
+    review: bool
+    quiet: bool
+    as_json: bool
+    socket_path: str | None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is one that has begun."""
+        return self.resume is not None or self.continued
+
+    @property
+    def tries(self) -> int | None:
+        """How many try it at once; None if it isn't tried but done."""
+        return self.attempts or (len(self.by) if len(self.by) > 1 else None)
+
+    @property
+    def mode(self) -> str:
+        return "direct" if self.in_place else "overlay"
+
+    @property
+    def has_no_text(self) -> bool:
+        """Whether nothing is given but what a conversation on a terminal is about."""
+        return not (self.words or self.goes_on or self.quiet or self.as_json or self.by or self.attempts)
 
 
 def read_text(words: tuple[str, ...], needed: bool) -> str:
@@ -40,21 +80,25 @@ def make_permissions(level: str | None, ask: bool) -> Any:
     return {**given, "ask": {**asked, **{kind: [*asked.get(kind, ()), *rules] for kind, rules in ASK.items()}}}
 
 
-def check_directory(directory: str | None, in_place: bool, goes_on: bool, review: bool, for_scripts: bool) -> None:
-    """Raise ``click.UsageError`` if what is to be done with the directory of ``--dir`` can't be."""
-    if in_place and (directory is None or review):
+def check_order(order: Order) -> None:
+    """Raise ``click.UsageError`` for options that don't fit each other."""
+    if len(order.words) > 1:
+        raise click.UsageError("TEXT: expected one argument: write the task in quotation marks")
+    has_directory = order.directory is not None
+    if order.in_place and (not has_directory or order.review):
         raise click.UsageError("--in-place changes the directory of --dir itself: give --dir, and no --review")
-    if review and (for_scripts or (directory is None and not goes_on)):
+    if order.review and (order.quiet or order.as_json or not (has_directory or order.goes_on)):
         raise click.UsageError("--review shows the changes of --dir on the terminal: without -p and --json")
-
-
-def check_attempts(by: tuple[str, ...], attempts: int | None, check: str | None, lacks_overlay: bool) -> None:
-    """Raise ``click.UsageError`` if ``--attempts``, or several ``--with``, don't fit the other options."""
-    if attempts is not None and lacks_overlay:
+    kept = (order.level, order.model)
+    if order.goes_on and (has_directory or order.ask or order.by or any(each is not None for each in kept)):
+        raise click.UsageError("--resume and --continue keep directory, permissions, model and program of the task")
+    if order.tries is not None and (not has_directory or order.in_place or order.review or order.goes_on):
         raise click.UsageError("--attempts works on overlays of --dir: give --dir, without --in-place and --review")
-    if attempts is not None and attempts < len(by):
-        raise click.UsageError(f"--attempts {attempts}: expected one at least for each of the {len(by)} --with")
-    if check is not None and attempts is None:
+    if order.tries is not None and order.tries < len(order.by):
+        raise click.UsageError(
+            f"--attempts {order.tries}: expected one at least for each of the {len(order.by)} --with"
+        )
+    if order.check is not None and order.tries is None:
         raise click.UsageError("--check judges the attempts of --attempts")
 
 

@@ -16,14 +16,14 @@ from attrs import define, field
 from agentos.agents.jail.jail import JailOwner, lineage
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
+from agentos.recordings.format import EMPTY
+from agentos.recordings.kept import scan
 from agentos.services.snapshots.overlays import NoOverlay
+from agentos.services.snapshots.records import BadLayer
 from agentos.services.snapshots.snapshots import Snapshots, Taken
-from agentos.services.snapshots.store import BadLayer
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError
 
-from .format import EMPTY
-from .kept import scan
 from .recorder import Recorder
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from agentos.recordings.replay.progress import ReplayFailed
 from agentos.recordings.replay.resume import find_last, find_leased, has_crashed, renumber
 from agentos.recordings.replay.switch import Switch
 from agentos_sdk.values import End
-from tests.recordings.test_switch import STORES, ask, call, load, stored
+from tests.recordings.replay.test_switch import STORES, ask, call, load, stored
 from tests.recordings.written import line, write_recording
 
 RESUMED = Switch(live=True)

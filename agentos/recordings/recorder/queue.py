@@ -7,9 +7,9 @@ from typing import Any
 import trio
 from attrs import define, field
 
+from agentos.recordings.format import Manifest, encode_manifest
 from agentos.threads import Limiter, run_in_thread
 
-from .format import Manifest, encode_manifest
 from .lines import LineMaker, Seen
 from .writer import Batch, Target, write
 

@@ -9,9 +9,9 @@ from attrs import Factory, define, frozen
 
 from agentos.kernel.internal_errors import internal
 from agentos.private_files import append_whole, open_file, replace_file
+from agentos.recordings.format import CALLS, FORMER, MANIFEST, MAX_LINE_BYTES, Differences, Json
 from agentos_sdk.opcodes import op_name
 
-from .format import CALLS, FORMER, MANIFEST, MAX_LINE_BYTES, Differences, Json
 from .lines import LineMaker, Seen
 
 FULL = "the recording is full"

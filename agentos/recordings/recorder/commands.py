@@ -12,6 +12,8 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
+from agentos.recordings.changes import Listing, NotKept, Place, save_changes
+from agentos.recordings.format import FILES
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.services.snapshots import beneath
 from agentos.threads import run_in_thread
@@ -19,8 +21,6 @@ from agentos_sdk.calls.host import Exec
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op
 
-from .changes import Listing, NotKept, Place, save_changes
-from .format import FILES
 from .recorder import Recorder
 
 

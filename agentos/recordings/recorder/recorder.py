@@ -9,14 +9,13 @@
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import trio
-from attrs import Factory, define
 
 from agentos import __version__
 from agentos.agents.registry import HASH_SEED, Agent, Registry
@@ -26,13 +25,14 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.steps import Observer
 from agentos.private_files import display_path, hold_directory
+from agentos.recordings.format import SUFFIX, AgentFacts, Life, Manifest, plain_name
+from agentos.recordings.kept import list_names, prune
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos.threads import run_in_thread
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End
 
-from .format import SUFFIX, AgentFacts, Life, Manifest, plain_name
-from .kept import list_names, prune
+from .active import MAX_CHUNK_BYTES, Active, Begun
 from .lines import LineMaker, Seen
 from .queue import WriteQueue, measure
 from .selection import RecordingSettings, Selection
@@ -40,42 +40,9 @@ from .writer import FULL, Target
 
 log = logging.getLogger(__name__)
 
-MAX_CHUNK_BYTES = 16 << 20  # of one call that are kept until it ends
-CHUNK_COST = 100  # bytes that a chunk counts besides its body
 PRUNED_EVERY = 16  # the share of `max_total` that is written between two looks at what is kept: one of 16
 OWN = range(Op.RECORD_START, 0x76)  # calls about recordings
 EARLIER = "it began before the recording"
-
-
-@define(eq=False)
-class Active:
-    """A recording that goes on. ``automatic``: of one life, because its agent has `record`."""
-
-    manifest: Manifest
-    target: Target
-    selection: Selection
-    automatic: bool = False
-    max_entries: int | None = None
-    left_out: Collection[str] = ()  # calls that an export leaves out
-    entries: int = 0
-    lives: dict[str, Life] = Factory(dict)  # the present ones, by name of the life
-
-
-@define(eq=False)
-class _Begun:
-    """A call under way."""
-
-    number: int
-    at: int
-    below: Any  # what the observer of all calls makes of it
-    chunks: list[bytes] = Factory(list)
-    size: int = 0
-    files: int = 0  # paths that it has changed, which are kept
-
-    def take(self, chunk: bytes) -> None:
-        self.size += len(chunk) + CHUNK_COST
-        if self.size <= MAX_CHUNK_BYTES:
-            self.chunks.append(chunk)
 
 
 class Recorder:
@@ -97,7 +64,7 @@ class Recorder:
         self._names = set(names)
         self._order = itertools.count(1)
         self._by_caller: dict[int, tuple[str, Sequence[Active]]] = {}  # life and recordings
-        self._calls = WeakKeyDictionary[Call, _Begun]()  # under way, in tasks
+        self._calls = WeakKeyDictionary[Call, Begun]()  # under way, in tasks
         self._former: dict[int, int] = {}  # lives that agents of the same name had before, by id
         self._looked_at = 0  # bytes of the active recordings when `prune` was last run
         self._prune = trio.Event()
@@ -105,16 +72,16 @@ class Recorder:
 
     # -- Observing calls -------------------------------------------------------------------------------------------
 
-    def begin(self, call: Call | None) -> _Begun:
+    def begin(self, call: Call | None) -> Begun:
         below = self.below.begin(None) if self.below is not None else None
-        begun = _Begun(next(self._order), time.time_ns(), below)
+        begun = Begun(next(self._order), time.time_ns(), below)
         if call is not None:
             self._calls[call] = begun
             if call.streams:
                 call.tee(begun.take)
         return begun
 
-    def end(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, began: _Begun) -> None:
+    def end(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, began: Begun) -> None:
         if self.below is not None:
             self.below.end(caller, op, request, outcome, answer, began.below)
         self._take(caller, op, request, outcome, answer, began)
@@ -122,15 +89,13 @@ class Recorder:
     def pass_by(self, caller: Caller, op: int, body: bytes, answer: bytes) -> None:
         if self.below is not None:
             self.below.pass_by(caller, op, body, answer)
-        self._take(caller, op, body, None, answer, _Begun(next(self._order), time.time_ns(), None))
+        self._take(caller, op, body, None, answer, Begun(next(self._order), time.time_ns(), None))
 
     def miss(self, caller: Caller, what: str) -> None:
         life, recordings = self._look_up(caller)
         self._spoil(recordings, life, what)
 
-    def _take(
-        self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, begun: _Begun
-    ) -> None:
+    def _take(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, begun: Begun) -> None:
         try:
             life, recordings = self._look_up(caller)
             if not recordings or op in OWN:
@@ -144,9 +109,9 @@ class Recorder:
             for recording in recordings:
                 recording.entries += recording.target not in left
                 if recording.target in left:
-                    self._end(recording, "calls came faster than they could be written")
+                    self.stop(recording, "calls came faster than they could be written")
                 elif recording.entries == recording.max_entries:
-                    self._end(recording, f"{FULL}: it has {recording.entries} calls")
+                    self.stop(recording, f"{FULL}: it has {recording.entries} calls")
         except Exception as bug:  # it is no failure of the call
             internal(bug, "the recording of a call")
 
@@ -175,18 +140,20 @@ class Recorder:
 
     def note_resumed(self, caller: Caller, former: str, answers: int, hash_seed: int) -> None:
         """The caller's life is given ``answers`` replies of the recording ``former``, and its hash seed."""
-        life, recordings = self._look_up(caller)
-        for recording in recordings:
-            if (found := recording.lives.get(life)) is not None:
-                found.resumed, found.answers, found.hash_seed = former, answers, hash_seed
-                self._note_change(recording)
+        for life in self._change_life(caller):
+            life.resumed, life.answers, life.hash_seed = former, answers, hash_seed
 
     def note_forked(self, caller: Caller, origin: str) -> None:
         """The caller's life goes live at ``origin``, which is RECORDING@NUMBER."""
-        life, recordings = self._look_up(caller)
+        for life in self._change_life(caller):
+            life.forked = origin
+
+    def _change_life(self, caller: Caller) -> Iterator[Life]:
+        """The caller's present life in each recording that has it, whose manifest is written when it was changed."""
+        name, recordings = self._look_up(caller)
         for recording in recordings:
-            if (found := recording.lives.get(life)) is not None:
-                found.forked = origin
+            if (life := recording.lives.get(name)) is not None:
+                yield life
                 self._note_change(recording)
 
     # -- What is recorded ------------------------------------------------------------------------------------------
@@ -279,11 +246,8 @@ class Recorder:
 
     def lose_files(self, caller: Caller, why: str) -> None:
         """What a command of the caller's has changed isn't kept, and from now on nothing is."""
-        life, recordings = self._look_up(caller)
-        for recording in recordings:
-            if (found := recording.lives.get(life)) is not None:
-                found.lost = found.lost or why
-                self._note_change(recording)
+        for life in self._change_life(caller):
+            life.lost = life.lost or why
 
     def list_starts(self) -> set[str]:
         """What the lives of the active recordings name."""
@@ -299,7 +263,7 @@ class Recorder:
                 life.failed = is_failed(end)
                 self._note_change(recording)
                 if recording.automatic:
-                    self._end(recording)
+                    self.stop(recording)
 
     def start(
         self, name: str, selection: Selection, max_bytes: int | None = None, max_entries: int | None = None
@@ -326,11 +290,8 @@ class Recorder:
         self._note_change(recording)
         return recording
 
-    def stop(self, recording: Active) -> None:
-        """End a recording, because it was asked for."""
-        self._end(recording)
-
-    def _end(self, recording: Active, reason: str | None = None) -> None:
+    def stop(self, recording: Active, reason: str | None = None) -> None:
+        """End a recording; without a reason because it was asked for, or its life has ended."""
         if recording not in self.active:
             return
         self.active.remove(recording)
@@ -362,7 +323,7 @@ class Recorder:
     def _settle(self) -> None:
         for recording in [*self.active]:
             if recording.target.ended is not None:
-                self._end(recording, recording.target.ended)
+                self.stop(recording, recording.target.ended)
             elif recording.target.cut:
                 for life in recording.lives:
                     self._spoil([recording], life, "it was too long to be kept whole: it has its last calls")
@@ -387,13 +348,13 @@ class Recorder:
             self._looked_at = self._active_bytes()
             if total > self.settings.max_total and self.active:
                 largest = max(self.active, key=lambda recording: recording.target.size)
-                self._end(largest, f"{FULL}: all recordings take {total:,} bytes, see [recording] max_total")
+                self.stop(largest, f"{FULL}: all recordings take {total:,} bytes, see [recording] max_total")
 
     def close(self) -> None:
         """End all recordings, and write what waits."""
         try:
             for recording in [*self.active]:
-                self._end(recording)
+                self.stop(recording)
         finally:
             self.queue.close()
 
@@ -410,10 +371,6 @@ async def open_recorder(directory: Path, settings: RecordingSettings) -> AsyncIt
     All calls that end until the block ends, cancelled or not, are written before it is left.
     """
     with hold_directory(directory) as held:
-        recorder = Recorder(held, settings, await run_in_thread(list_taken, held))
+        recorder = Recorder(held, settings, await run_in_thread(lambda: [*list_names(held)]))
         async with run_and_finish(recorder.queue.serve, lambda failure: recorder.close()):
             yield recorder
-
-
-def list_taken(directory: Path) -> list[str]:
-    return [*list_names(directory)]

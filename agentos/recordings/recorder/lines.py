@@ -14,12 +14,20 @@ from agentos.access.think_request import ThinkRequest
 from agentos.kernel.wire.replies import encode_error
 from agentos.llm.cassettes.recorded_question import record_question
 from agentos.llm.queue.request import ThinkResult
+from agentos.recordings.format import (
+    Differences,
+    Json,
+    encode_line,
+    is_dear,
+    keep_bytes,
+    parse_json,
+    read_body,
+    read_question,
+)
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import wire_name
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op, op_name
-
-from .format import Differences, Json, encode_line, is_dear, keep_bytes, parse_json, read_body, read_question
 
 MIN_PART = 8  # characters of base64 that are taken for a secret
 Secret = tuple[str, str]

@@ -94,7 +94,7 @@ def test_a_command_is_stopped(open_page: Open, kernel: Kernel) -> None:
     page.locator(".below").get_by_text("stopped").wait_for()
     with kernel.client() as client:
         # The line, bash and sleep: all of them end with the call.
-        until(lambda: client.inspect("steady")["usage"]["pids"] <= 2, "the command has ended")
+        until(lambda: client.inspect("steady")["usage"]["pids"] <= 1, "the command has ended")
 
 
 def test_an_action_that_has_the_focus_says_its_line_of_the_command_line(open_page: Open) -> None:

@@ -33,7 +33,7 @@ from agentos.agents.waking.timers import Timers
 from agentos.agents.waking.waker import Waker
 from agentos.agents.workspaces.view import View
 from agentos.agents.workspaces.workspace import Workspaces
-from agentos.boot.last_run import MAX_NAMES, Doing, RunRecorder
+from agentos.boot.last_run import MAX_NAMES, Doing, RunRecorder, count
 from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
@@ -362,7 +362,7 @@ class Kernel:
                     nursery.start_soon(signals.obey, received, terminal, self.supervision, self.reload, publish)
                     reason = await self.supervision.run(partial(self.announce, nursery))
                     if lost := self.callers.mail.count_unkept():
-                        log.warning("%d unread messages in memory end with this kernel", lost)
+                        log.warning("lost with this kernel: %s in memory", count(lost, "unread message"))
                     if reason is not None:
                         log_last_state(self.supervision.deps.registry, reason)
                     nursery.cancel_scope.cancel()

@@ -15,7 +15,7 @@ from attrs import define, field
 from msgspec.structs import replace
 from outcome import Error, Outcome
 
-from agentos.services.events import AgentEscalated, AgentExited, Event, MailDead, Publish, discard
+from agentos.services.events import AgentEscalated, AgentExited, Event, KernelStopping, MailDead, Publish, discard
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound
 
@@ -44,6 +44,8 @@ class Mailboxes:
     _closed: dict[str, Mailbox] = field(factory=dict)  # those of agents that have ended in this run
     _most_closed: int = 2 * MAX_EMPTY  # until the empty ones are looked for
     _ends: LeaseEnds = field(factory=LeaseEnds)
+    _stops: bool = False  # the kernel
+    _lost: int = 0  # unread messages in memory of callers that ended since it stops
 
     def __iter__(self) -> Iterator[Mailbox]:
         return iter(self._by_id.values())
@@ -116,6 +118,8 @@ class Mailboxes:
                 self._closed[box.kept] = box
                 if len(self._closed) > self._most_closed:
                     self._forget_empty()
+            elif self._stops:
+                self._lost += len(box.messages) + len(box.leases)
 
     def _forget_empty(self) -> None:
         """Forget mailboxes of callers that have ended and left nothing, but the latest: a call may give it back yet."""
@@ -375,12 +379,17 @@ class Mailboxes:
                 self._end(box, numbers)
 
     def take_event(self, event: Event) -> None:
-        """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up."""
+        """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up.
+
+        What ends with the kernel is counted from the event on that it stops.
+        """
         if isinstance(event, AgentExited):
             if (box := self._by_id.get(event.agent_id)) is not None:
                 self._end_leases(box)
         elif isinstance(event, AgentEscalated) and event.spawner is not None:
             self._send_escalation(event, event.spawner)
+        elif isinstance(event, KernelStopping):
+            self._stops = True
 
     def _end_leases(self, box: Mailbox) -> None:
         box.life += 1
@@ -407,8 +416,8 @@ class Mailboxes:
     # -- For the operator ------------------------------------------------------------------------------------------
 
     def count_unkept(self) -> int:
-        """How many unread messages end with this kernel."""
-        return sum(len(box.messages) + len(box.leases) for box in self if box.kept is None)
+        """How many unread messages end with this kernel, or have since it stops."""
+        return self._lost + sum(len(box.messages) + len(box.leases) for box in self if box.kept is None)
 
     async def requeue(self, box: Mailbox, numbers: Sequence[int]) -> int:
         """Let dead letters wait again as new ones; returns how many there were. Raises ``Unavailable``."""

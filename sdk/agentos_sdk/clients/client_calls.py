@@ -193,13 +193,14 @@ class Calls:
         by_model: bool = False,
         *,
         hour: bool | None = None,
+        total: bool | None = None,
     ) -> Reply:
         """What agents have used by day: one, or all without ``name``.
 
         ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``,
         for the operator only: set the used part of the budgets of ``name`` to 0 in their present windows.
-        ``by_model``: a row for each model, of what it was used. ``hour``: of the last hour, by model, in place of
-        days.
+        ``by_model``: a row for each model, of what it was used. ``total``: a row for all days together, the largest
+        cost first. ``hour``: of the last hour, by model, in place of days.
         """
         return self._make_call(0x1F, locals())
 

@@ -56,7 +56,7 @@ function trend({ trend: times }) {
 /** The agents that have used the model, and what each model was used for: null while it isn't known. */
 export function spending() {
   const from = begin(days());
-  const [spent, hour] = [ask("USAGE", { since: from, by_model: true }, 10), ask("USAGE", { hour: true }, 5)];
+  const [spent, hour] = [ask("USAGE", { since: from, by_model: true, total: true }, 10), ask("USAGE", { hour: true }, 5)];
   if (spent === null || hour === null) return null;
   if (spent.success === false) return refused(spent);
   if (hour.success === false) return refused(hour);

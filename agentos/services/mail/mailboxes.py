@@ -146,6 +146,11 @@ class Mailboxes:
         """The mailbox called ``name``, or what is kept for an account of that name; ``NotFound`` if neither."""
         return self._by_name.get(name) or self._kept.get(name) or self.by_name(name)
 
+    def list_filled(self) -> list[Mailbox]:
+        """The mailboxes with messages or dead letters; each is found by its name, unless that begins with #."""
+        boxes = {*self._by_id.values(), *self._kept.values()}
+        return [box for box in boxes if box.messages or box.leases or box.dead]
+
     def is_open(self, box: Mailbox) -> bool:
         """Whether it is a caller's now."""
         return self._by_id.get(box.id) is box

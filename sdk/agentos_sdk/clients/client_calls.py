@@ -639,7 +639,7 @@ class Calls:
 
     def mail(
         self,
-        name: str,
+        name: str | None = None,
         *,
         dead: bool | None = None,
         limit: int | None = None,
@@ -651,7 +651,8 @@ class Calls:
 
         ``requeue`` lets dead letters of these ids wait again, ``drop`` removes messages. The operator sees contents
         and may change something; a parent sees how many its children have. A reply has at least one message, and at
-        most 1 MiB.
+        most 1 MiB. Without ``name``, for the operator: which mailboxes aren't empty, those with dead letters first,
+        then the fullest.
         """
         return self._make_call(0x25, locals())
 

@@ -148,8 +148,11 @@ class Mailboxes:
 
     def list_filled(self) -> list[Mailbox]:
         """The mailboxes with messages or dead letters; each is found by its name, unless that begins with #."""
-        boxes = {*self._by_id.values(), *self._kept.values()}
-        return [box for box in boxes if box.messages or box.leases or box.dead]
+        return [box for box in {*self._by_id.values(), *self._kept.values()} if not box.is_empty]
+
+    def list_dead(self) -> list[Mailbox]:
+        """Those with dead letters."""
+        return [box for box in self.list_filled() if box.dead]
 
     def is_open(self, box: Mailbox) -> bool:
         """Whether it is a caller's now."""

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -113,7 +113,8 @@ def test_processes_are_counted_as_max_pids_does_whatever_the_sandbox_adds(
     kernel: Kernel, client: AgentOSClient
 ) -> None:
     need_cgroups(kernel)
-    for isolation, allowed in (("standard", 21), ("none", 20)):  # by Linux
+    cases: list[tuple[Literal["standard", "none"], int]] = [("standard", 21), ("none", 20)]
+    for isolation, allowed in cases:  # by Linux
         up(client.spawn(isolation, command=["sleep", "1000"], isolation=isolation, limits={"max_pids": 20}))
         agent = info(client, isolation)
 

@@ -14,6 +14,7 @@ from agentos.boot.last_run import (
     RunRecorder,
     check_database,
     describe_kill,
+    describe_loss,
     host_boot,
     read_record,
 )
@@ -93,8 +94,23 @@ def test_what_is_said_of_a_kernel_that_did_not_end_in_order(last: RunRecord | No
         assert (event.text[: len(begin)], event.text[len(begin) + 19 :]) == (begin, end)
 
 
+@each_row(
+    ("last", "text"),
+    [
+        (None, None),
+        (replace(AT, ended=True), None),
+        (replace(AT, doing=Doing(messages=1)), None),
+        (replace(AT, ended=True, doing=Doing(messages=1)), "1 unread message in memory"),
+    ],
+)
+def test_an_orderly_end_has_lost_what_was_in_memory_alone(last: RunRecord | None, text: str | None) -> None:
+    assert (describe_loss(last) or "").endswith(text or "")
+    assert (describe_loss(last) is None) == (text is None)
+
+
 async def test_a_run_is_recorded_from_its_begin_to_its_end(tmp_path: Path) -> None:
-    recorder, doing = RunRecorder(tmp_path, look=lambda: Doing(("a",), 1)), Doing(("a",), 1)
+    doing = Doing(("a",), 1, messages=2, calls=3)
+    recorder = RunRecorder(tmp_path, look=lambda: doing)
     async with recorder.keep():
         assert read_record(tmp_path) is None
         async with open_database(tmp_path / "agentos.db", {}) as database:
@@ -107,7 +123,7 @@ async def test_a_run_is_recorded_from_its_begin_to_its_end(tmp_path: Path) -> No
     ended = read_record(tmp_path)
 
     assert ended is not None
-    assert (ended.ended, ended.doing, ended.synced) == (True, Doing(), begun.database.commits + 1)
+    assert (ended.ended, ended.doing, ended.synced) == (True, Doing(messages=2), begun.database.commits + 1)
     assert ended.database == Identity(begun.database.id, ended.synced)
 
 

@@ -2,8 +2,9 @@
 
 A kernel that is killed can't say so. It writes each second, if that has changed, what would be lost with it: running
 agents, unread messages, calls and approvals that wait; and how many commits the database has had, so that an older or
-another database is found out. Written without fsync: what a process has written survives its SIGKILL. After a power
-failure ``synced`` counts, the commits that were safe on disk. docs/decisions/0092.
+another database is found out. After an orderly end the record has the unread messages in memory that ended with the
+kernel. Written without fsync: what a process has written survives its SIGKILL. After a power failure ``synced`` counts,
+the commits that were safe on disk. docs/decisions/0092.
 """
 
 import contextlib
@@ -141,13 +142,28 @@ def describe_kill(last: RunRecord | None) -> KernelKilled | None:
         (doing.calls, "unanswered call"),
         (doing.approvals, "waiting approval"),
     )
-    lost = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in waited if count)
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.at))
+    lost = ", ".join(count(number, what) for number, what in waited if number)
     text = (
-        f"the last kernel {how}; at {at} {f'these ran: {names}{more}' if names else 'no agent ran'}; "
+        f"the last kernel {how}; at {format_time(last.at)} {f'these ran: {names}{more}' if names else 'no agent ran'}; "
         f"lost with it: {lost or 'nothing that waited'}"
     )
     return KernelKilled(text, last.at, doing.agents, doing.running, doing.messages, doing.calls, doing.approvals)
+
+
+def describe_loss(last: RunRecord | None) -> str | None:
+    """What the last kernel lost although it ended in order; None if it lost nothing or was killed."""
+    if last is None or not last.ended or not last.doing.messages:
+        return None
+    lost = count(last.doing.messages, "unread message")
+    return f"lost with the last kernel, which ended in order at {format_time(last.at)}: {lost} in memory"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number > 1 else ''}"
+
+
+def format_time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 @functools.cache
@@ -208,7 +224,10 @@ class RunRecorder:
         assert self.database is not None, "it has begun"
         identity = self.database.identity
         synced = identity.commits if ended else self._synced
-        return RunRecord(host_boot(), time.time(), ended, Doing() if ended else self.look(), identity, synced)
+        doing = self.look()
+        if ended:
+            doing = Doing(messages=doing.messages)
+        return RunRecord(host_boot(), time.time(), ended, doing, identity, synced)
 
 
 def _replace(state_dir: Path, record: RunRecord, sync: bool) -> None:

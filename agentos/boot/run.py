@@ -12,7 +12,7 @@ from agentos.agents.tree import kept_stops
 from agentos.agents.tree.kept_stops import KeptStops
 from agentos.agents.waking import last_runs
 from agentos.agents.waking.last_runs import LastRuns
-from agentos.boot.last_run import DatabaseCheck, RunRecorder, describe_kill, read_record
+from agentos.boot.last_run import DatabaseCheck, RunRecorder, describe_kill, describe_loss, read_record
 from agentos.config.exposed_files import log_exposed_files
 from agentos.database import DatabaseError, open_database
 from agentos.kernel.record import record_kernel
@@ -136,6 +136,8 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         if (killed := await run_in_thread(describe_kill, last)) is not None:
             events.publish(killed)
             audit.note(kernel_entry(KILLED, killed.text, "lost"))
+        if (loss := describe_loss(last)) is not None:
+            log.warning(loss)
         return await serve(kernel)
 
 

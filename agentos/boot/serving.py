@@ -12,6 +12,7 @@ from functools import partial
 import trio
 
 from agentos.agents.tree.event_lines import log_last_state
+from agentos.boot.last_run import count
 from agentos.config.watch import Watch
 from agentos.kernel.caller import Caller
 from agentos.kernel.wire.listener import Listener, listen_again, listen_for_operators
@@ -46,7 +47,7 @@ async def serve(kernel: Kernel) -> str | None:
                 nursery.start_soon(signals.obey, received, terminal, kernel.supervision, kernel.reload, publish)
                 reason = await kernel.supervision.run(partial(announce, kernel, nursery))
                 if lost := kernel.callers.mail.count_unkept():
-                    log.warning("%d unread messages in memory end with this kernel", lost)
+                    log.warning("lost with this kernel: %s in memory", count(lost, "unread message"))
                 if reason is not None:
                     log_last_state(kernel.supervision.deps.registry, reason)
                 nursery.cancel_scope.cancel()

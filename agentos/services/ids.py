@@ -25,7 +25,7 @@ BLOCK: Final = 1000  # numbers reserved at a time
 
 @define(eq=False)
 class Ids:
-    """The numbers called ``name``, from 1 up; ``next()`` gives one. ``is_new``: no kernel has given any before."""
+    """The numbers called ``name``, from 1 up; ``next()`` gives one. ``is_new``: no kernel had these before."""
 
     database: Database
     name: str
@@ -72,8 +72,8 @@ async def open_ids(database: Database, name: str, greatest: str = "SELECT 0", ab
     ``greatest`` is SQL for the greatest number in the database: a burst may have given more than were reserved. Up to
     ``above`` a kernel may have given numbers that the database doesn't know of.
     """
-    first = await database.write(partial(_begin, name, greatest, above))
-    ids = Ids(database, name, first == 1, first, first + BLOCK)
+    first, is_new = await database.write(partial(_begin, name, greatest, above))
+    ids = Ids(database, name, is_new, first, first + BLOCK)
     try:
         yield ids
     finally:
@@ -84,12 +84,12 @@ async def open_ids(database: Database, name: str, greatest: str = "SELECT 0", ab
                 log.warning("%d %s are left out from now on: %s", BLOCK, name, error)
 
 
-def _begin(name: str, greatest: str, above: int, connection: sqlite3.Connection) -> int:
+def _begin(name: str, greatest: str, above: int, connection: sqlite3.Connection) -> tuple[int, bool]:
     row = connection.execute("SELECT next FROM ids WHERE name = ?", (name,)).fetchone()
     (used,) = connection.execute(greatest).fetchone()
     first = max(1 if row is None else int(row[0]), int(used or 0) + 1, above + 1)
     _write(name, first + BLOCK, connection)
-    return first
+    return first, row is None
 
 
 def _write(name: str, following: int, connection: sqlite3.Connection) -> None:

@@ -9,12 +9,13 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from attrs import define, field
 from msgspec import Struct, structs
 
 from agentos.database import Database, DatabaseError
+from agentos_sdk.calls.usage import MAX_ROWS
 from agentos_sdk.values import Usage
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ TABLES: Final = (
 WRITE_INTERVAL = 1.0  # seconds
 KEPT_DAYS = 400
 MAX_UNWRITTEN = 10_000  # rows in memory while the database can't be written; then the oldest are dropped
-MAX_ROWS = 10_000  # in one reply; the newest days
+OF_LIVES: Final = ("cpu_seconds", "peak")  # that no model has
+SUMS: Final = {"cost": "CASE WHEN count(cost) = count(*) THEN sum(cost) END", "peak": "max(peak)"}  # of several days
 
 
 class Row(Struct):
@@ -129,13 +131,14 @@ class UsageLog:
         except DatabaseError as error:
             log.error("the usage of agents is not written: %s", error)
 
-    async def read(self, name: str | None, since: str, *, by_model: bool = False) -> Sequence[Row]:
+    async def read(self, name: str | None, since: str, *, by_model: bool = False, total: bool = False) -> Sequence[Row]:
         """The rows of one account or of all, from a day on, by day and name; raises ``DatabaseError``.
 
-        ``by_model``: one for each model, counted since the first release that does.
+        ``by_model``: one for each model, counted since the first release that does. ``total``: one for all days, with
+        the last of them, the largest cost first.
         """
         await self.write()
-        return await self.database.write(partial(_load_by_model if by_model else _load, name, since))
+        return await self.database.write(partial(_load, name, since, by_model, total))
 
 
 def day_of(moment: float) -> str:
@@ -166,24 +169,18 @@ def _save(rows: Sequence[Row], oldest: str, connection: sqlite3.Connection) -> N
     connection.execute("DELETE FROM model_usage WHERE day < ?", (oldest,))
 
 
-def _load(name: str | None, since: str, connection: sqlite3.Connection) -> Sequence[Row]:
-    return [Row(*row) for row in _select("usage", "day DESC, name DESC", name, since, connection)]
-
-
-def _load_by_model(name: str | None, since: str, connection: sqlite3.Connection) -> Sequence[Row]:
-    return [
-        Row(of, day, tokens, calls, cost, None, None, read, created, model)
-        for of, day, model, tokens, calls, cost, read, created in _select(
-            "model_usage", "day DESC, name DESC, model DESC", name, since, connection
-        )
-    ]
-
-
-def _select(
-    table: str, order: str, name: str | None, since: str, connection: sqlite3.Connection
-) -> Sequence[tuple[Any, ...]]:
-    query, arguments = f"SELECT * FROM {table} WHERE day >= ?", [since]  # noqa: S608 - a table of ours
-    if name is not None:
-        query, arguments = f"{query} AND name = ?", [since, name]
-    found = connection.execute(f"{query} ORDER BY {order} LIMIT {MAX_ROWS}", arguments).fetchall()
-    return found[::-1]
+def _load(name: str | None, since: str, by_model: bool, total: bool, connection: sqlite3.Connection) -> Sequence[Row]:
+    """The newest rows, the oldest first; or with ``total`` the largest sums, these first."""
+    table, keys, of_lives = ("model_usage", ("name", "model"), ()) if by_model else ("usage", ("name",), OF_LIVES)
+    amounts = ("tokens", "calls", "cost", *of_lives, "cache_read", "cache_creation")
+    where, arguments = ("day >= ? AND name = ?", [since, name]) if name is not None else ("day >= ?", [since])
+    if total:
+        values = ("max(day)", *(SUMS.get(one, f"sum({one})") for one in amounts))
+        order = f"GROUP BY {', '.join(keys)} ORDER BY sum(cost) DESC, sum(tokens) DESC"
+    else:
+        values = ("day", *amounts)
+        order = f"ORDER BY day DESC, {', '.join(f'{key} DESC' for key in keys)}"
+    query = f"SELECT {', '.join((*keys, *values))} FROM {table} WHERE {where} {order} LIMIT {MAX_ROWS}"  # noqa: S608
+    found = connection.execute(query, arguments).fetchall()
+    rows = [Row(**dict(zip((*keys, "day", *amounts), one, strict=True))) for one in found]
+    return rows if total else rows[::-1]

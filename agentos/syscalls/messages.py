@@ -1,6 +1,6 @@
 """Handlers of SEND, RECV, ACK, MAIL, BROADCAST and REGISTER."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -27,6 +27,8 @@ from agentos_sdk.calls.messages import (
     Broadcast,
     Delivered,
     Mail,
+    MailboxCounts,
+    MailReply,
     Recv,
     Register,
     Registered,
@@ -35,7 +37,7 @@ from agentos_sdk.calls.messages import (
 )
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import quote
-from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
+from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied
 from agentos_sdk.opcodes import Op
 
 BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
@@ -150,26 +152,41 @@ class Messages:
         return Acknowledged(acked=await self.mail.leases.acknowledge(self.mail.by_id(call.caller.id), request.ids))
 
     async def prepare_mail(self, caller: Caller, request: Mail) -> Prepared:
+        if request.name is None:
+            return self.prepare_mailboxes(caller, request)
         box, is_operator = self.mail.find(request.name), caller.kind == "operator"
         is_known = self.mail.is_open(box) or self.registry.get(box.id) is not None
         owner = box.id if is_known else KERNEL_ID  # kept for a guest that has gone, or by an earlier kernel
 
         async def act(call: Call) -> bytes:
-            if request.requeue:
-                await self.mail.requeue(box, request.requeue)
-            if request.drop:
-                await self.mail.drop(box, request.drop, dead=request.dead)
-            found = box.dead if request.dead else box.messages
-            leased = [] if request.dead else [lease.message for lease in box.leases.values()]
-            every = sorted((*leased, *found), key=lambda message: message.id)
+            requeued = await self.mail.requeue(box, request.requeue) if request.requeue else 0
+            dropped = await self.mail.drop(box, request.drop, dead=request.dead) if request.drop else 0
+            now, found = trio.current_time(), box.dead if request.dead else box.messages
+            leases = [] if request.dead else [*box.leases.values()]
+            every = sorted((*(lease.message for lease in leases), *found), key=lambda message: message.id)
             first = request.after if request.after is not None else -1
             shown = islice((one for one in every if one.id > first), request.limit if is_operator else 0)
-            return encode_mail(list(shown), len(every))
+            return encode_mail(
+                list(shown), len(every), requeued, dropped, {one.message.id: one.ends - now for one in leases}
+            )
 
         error = None
         if not is_operator and (request.requeue or request.drop):
             error = PermissionDenied("requeue, drop: only the operator may change what is in a mailbox")
         return Prepared((Right("mail", agent=owner),), act, about=request.name, error=error)
+
+    def prepare_mailboxes(self, caller: Caller, request: Mail) -> Prepared:
+        async def act(call: Call) -> MailReply:
+            filled = [count_mailbox(box) for box in self.mail.list_filled()]
+            filled.sort(key=lambda one: (-one.dead, -one.waiting - one.leased, one.name))
+            return MailReply(messages=(), count=len(filled), mailboxes=filled[: request.limit])
+
+        error: CallError | None = None
+        if caller.kind != "operator":
+            error = PermissionDenied("name: required field missing: only the operator sees all mailboxes")
+        elif request.dead or request.after is not None or request.requeue or request.drop:
+            error = BadRequest("name: required field missing, with dead, after, requeue and drop")
+        return Prepared((Right("mail", agent=caller.id),), act, error=error)
 
     def register(self, caller: Caller, request: Register) -> Registered:
         check_name(request.name, "name")
@@ -227,15 +244,30 @@ def encode_letters(letters: list[Message]) -> bytes:
     return b'{"success":true,"count":%d,"messages":[%s]}' % (len(letters), messages)
 
 
-def encode_mail(letters: Sequence[Message], count: int) -> bytes:
-    """MAIL's reply with the first of ``letters``, as many as fit, and ``count``."""
+def count_mailbox(box: Mailbox) -> MailboxCounts:
+    present = [*box.messages, *(lease.message for lease in box.leases.values())]
+    return MailboxCounts(
+        name=box.name,
+        kept=box.kept is not None,
+        waiting=len(box.messages),
+        leased=len(box.leases),
+        dead=len(box.dead),
+        size=sum(len(message.body) for message in (*present, *box.dead)),
+        oldest_at=min((message.sent_at for message in present), default=None),
+    )
+
+
+def encode_mail(
+    letters: Sequence[Message], count: int, requeued: int, dropped: int, leases: Mapping[int, float]
+) -> bytes:
+    """MAIL's reply with the first of ``letters``, as many as fit; ``leases`` are seconds by the message's id."""
     shown, size = list[bytes](), 0
     for letter in letters:
         size += len(letter.body)
         if shown and size > MAX_BATCH_BYTES:
             break
         shown.append(
-            b'{"id":%d,"from_id":%d,"from_name":%s,"sent_at":%.6f,"attempt":%d,"size":%d,"message":%s}'
+            b'{"id":%d,"from_id":%d,"from_name":%s,"sent_at":%.6f,"attempt":%d,"size":%d,"message":%s,"leased":%s}'
             % (
                 letter.id,
                 letter.from_id,
@@ -244,6 +276,8 @@ def encode_mail(letters: Sequence[Message], count: int) -> bytes:
                 letter.attempt,
                 len(letter.body),
                 letter.body,
+                b"%.3f" % leases[letter.id] if letter.id in leases else b"null",
             )
         )
-    return b'{"success":true,"messages":[%s],"count":%d}' % (b",".join(shown), count)
+    rest = (b",".join(shown), count, requeued, dropped)
+    return b'{"success":true,"messages":[%s],"count":%d,"requeued":%d,"dropped":%d,"mailboxes":[]}' % rest

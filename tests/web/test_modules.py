@@ -412,11 +412,39 @@ def test_a_trend_is_the_last_hour_as_a_multiple_of_an_average_one(page: Any) -> 
         """async () => {
           const { trendOf } = await load("pages/spending.js");
           const of = (spent, hour, hours) => trendOf({ tokens: spent }, { tokens: hour }, 1000, 1000 + 3600 * hours);
-          return [of(240, 10, 24), of(240, 40, 24), of(50, 50, 0.5), of(0, 0, 24)];
+          return [of(240, 10, 24), of(240, 40, 24), of(50, 50, 0.5), of(0, 0, 24), of(50, 50, 24)];
         }"""
     )
 
-    assert times == [1, 4, 1, None]
+    assert times == [1, 4, 1, None, None]
+
+
+def test_of_many_agents_those_that_spend_most_are_shown_until_all_are_wanted(page: Any) -> None:
+    show = """async () => {
+      const { spenders } = await load("pages/spending.js");
+      const { render } = await load("core/html.js");
+      const sum = (amount) => ({ tokens: amount, cost: amount / 1e6 });
+      const hour = { hour: sum(10), trend: 1, questions: 3, failed: 0, retried: 0 };
+      const row = (number) => ({ name: `agent-${number}`, spent: sum(85_388_407 + number), ...hour });
+      const box = document.createElement("div");
+      render(spenders([...Array(300).keys()].map(row), "USD"), box);
+      const rows = [...box.querySelectorAll("tbody tr")];
+      const [name, , tokens] = [...rows[0].cells].map((cell) => cell.textContent);
+      return [name, tokens, rows.length, box.querySelector(".after button").textContent];
+    }"""
+
+    wide = page.evaluate(show)
+    page.evaluate("location.hash = '#/model?all=1'")
+    page.wait_for_function("async () => (await load('core/route.js')).route.peek().params.all === '1'")
+    all_of_them = page.evaluate(show)
+    page.evaluate("location.hash = '#/model'")
+    page.set_viewport_size({"width": 390, "height": 844})
+    narrow = page.evaluate(show)
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+    assert wide == ["agent-299", "85,388,706", 12, "the first 200 of 300 agents"]
+    assert all_of_them == ["agent-299", "85,388,706", 200, "the first 12"]
+    assert narrow[1] == "85.4M"
 
 
 def test_a_form_to_spawn_sends_only_what_was_written(page: Any) -> None:

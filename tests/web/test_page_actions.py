@@ -42,6 +42,11 @@ script = "{REVIEWER}"
 name = "reviewer-2"
 script = "{REVIEWER}"
 [[supervisor.children]]
+name = "nightly"
+command = ["true"]
+start = "on_message"
+schedule = {{ cron = "0 3 1 1 *" }}
+[[supervisor.children]]
 name = "coder"
 script = "{REVIEWER.with_name("coder.py")}"
 permissions = "worker"
@@ -64,6 +69,16 @@ def test_a_failed_agent_is_quoted_and_its_time_is_known(open_page: Open, kernel:
     item.get_by_text(re.compile(r"failed \d+(m \d+)?s")).wait_for()
     with kernel.client() as client:
         assert quote_ended(client, client.status()["attention"])["hopeless"] == "column orders.total is missing"
+
+
+def test_an_agent_that_waits_says_for_what_and_how_long(open_page: Open) -> None:
+    page = open_page("agents?agent=nightly")
+    panel = page.locator("#panel")
+
+    panel.get_by_text("cron 0 3 1 1 *, message").wait_for()
+    panel.get_by_text(re.compile(r"^20\d\d-01-01 03:00:00$")).wait_for()
+    panel.get_by_text(re.compile(r"^starts in \d+d")).wait_for()
+    page.get_by_role("row", name="nightly").get_by_text(re.compile(r"^in \d+d")).wait_for()
 
 
 def test_an_agent_in_the_tree_has_a_bar_of_its_memory(open_page: Open) -> None:
@@ -94,7 +109,7 @@ def test_a_command_is_stopped(open_page: Open, kernel: Kernel) -> None:
     page.locator(".below").get_by_text("stopped").wait_for()
     with kernel.client() as client:
         # The line, bash and sleep: all of them end with the call.
-        until(lambda: client.inspect("steady")["usage"]["pids"] <= 2, "the command has ended")
+        until(lambda: client.inspect("steady")["usage"]["pids"] <= 1, "the command has ended")
 
 
 def test_an_action_that_has_the_focus_says_its_line_of_the_command_line(open_page: Open) -> None:

@@ -19,7 +19,7 @@ from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
 from agentos.sandbox.host import Host
 from agentos.sandbox.plan import plan_way_in
 from agentos.sandbox.policy import Limits, Policy
-from agentos.sandbox.report.limits import describe_ending
+from agentos.sandbox.report.limits import SHIM_PROCESSES, describe_ending
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.start.ahead import TakenJail
 from agentos.sandbox.status import Status
@@ -106,6 +106,11 @@ class Jail:
         """The steps of a command that enters it, before the command's own step."""
         assert self.policy is not None, "only a jail is entered"
         return plan_way_in(self.policy, self.host)
+
+    @property
+    def own_processes(self) -> int:
+        """How many processes of the sandbox's own are counted with the program's; its limit allows for them."""
+        return 0 if self.sandbox.no_shim else SHIM_PROCESSES
 
     def exceeded(self, what: KillReason) -> None:
         """Kill the program: it exceeds a limit, a protected name is lost, or its watchdog or health command says so."""

@@ -27,7 +27,7 @@ def group_limits(spec: AgentSpec) -> GroupLimits:
         raise BadPolicy(f"limits.cpu_quota: the least that Linux can give is {MIN_CPU * 100:g}% of a CPU")
     return GroupLimits(
         memory=min(asked.memory, MAX_MEMORY) if asked.memory is not None else None,
-        pids=asked.max_pids + SHIM_PROCESSES if asked.max_pids is not None else None,
+        pids=asked.max_pids + (SHIM_PROCESSES if spec.jailed else 0) if asked.max_pids is not None else None,
         cpu=asked.cpu_quota,
         weight=asked.cpu_weight,
     )

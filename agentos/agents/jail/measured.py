@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from agentos.agents.registry import Agent, Registry
 from agentos.sandbox.cgroups.values import CgroupError
-from agentos.sandbox.report.limits import SHIM_PROCESSES
 from agentos.sandbox.watch import processes
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.services.metrics import cgroup, proc
@@ -88,7 +87,6 @@ def describe(agent: Agent) -> MeasuredAgent:
         since=agent.life.since,
         runs=jail is not None,
         limits=limits_in_force(agent, jail) if jail is not None else {},
-        own_pids=SHIM_PROCESSES,
         used=agent.life.used,
     )
 
@@ -96,7 +94,7 @@ def describe(agent: Agent) -> MeasuredAgent:
 def limits_in_force(agent: Agent, jail: Jail) -> dict[str, int]:
     """Its limits as the sampler needs them, without those that this host can't enforce."""
     found = jail.limits if agent.spec.jailed else agent.spec.limits
-    named = {"memory": found.memory, "pids": found.max_pids and found.max_pids + SHIM_PROCESSES, "disk": found.disk}
+    named = {"memory": found.memory, "pids": found.max_pids, "disk": found.disk}
     return {name: int(limit) for name, limit in named.items() if limit is not None and is_active(agent, name)}
 
 

@@ -36,7 +36,7 @@ def read_usage(agent: Agent) -> ResourceUsage:
     seconds, threads = processes.count_time_and_threads(living)
     return ResourceUsage(
         memory=held.own + held.shared,
-        pids=threads,
+        pids=subtract_own(jail, threads),
         cpu_seconds=seconds,
         source=f"/proc, {'PSS' if held.exact else 'RSS'}; without what it spawned and what runs beside it",
         reason=NO_CGROUP,
@@ -47,9 +47,15 @@ def read_group(jail: Jail) -> ResourceUsage:
     """The counters of a life's cgroup. Blocks."""
     assert jail.group is not None, "only a life with a cgroup is read by it"
     try:
-        return jail.group.usage()
+        used = jail.group.usage()
     except CgroupError as error:  # its cgroup is being removed
         return ResourceUsage(reason=str(error))
+    return evolve(used, pids=subtract_own(jail, used.pids))
+
+
+def subtract_own(jail: Jail, counted: int | None) -> int | None:
+    """Of counted processes, or their limit, what is the program's: ``max_pids`` is of these alone."""
+    return max(0, counted - jail.own_processes) if counted is not None else None
 
 
 def complete_usage(jail: Jail) -> ResourceUsage | None:
@@ -128,6 +134,7 @@ class UsageReader:
             jail.highest = max(jail.highest, memory or 0)
             seconds, threads = processes.count_time_and_threads(living[number])
             jail.cpu_seconds = max(jail.cpu_seconds, seconds or 0.0)
-            usage = ResourceUsage(memory=memory, pids=threads, cpu_seconds=seconds, source=SOURCE_RSS, reason=NO_CGROUP)
+            pids = subtract_own(jail, threads)
+            usage = ResourceUsage(memory=memory, pids=pids, cpu_seconds=seconds, source=SOURCE_RSS, reason=NO_CGROUP)
             found[jail] = Reading(time.time(), usage)
         return found

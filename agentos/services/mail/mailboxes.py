@@ -14,7 +14,7 @@ from attrs import define, field
 from msgspec.structs import replace
 from outcome import Error, Outcome
 
-from agentos.services.events import AgentEscalated, AgentExited, Event, Publish, discard
+from agentos.services.events import AgentEscalated, AgentExited, Event, KernelStopping, Publish, discard
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound
 
@@ -43,6 +43,8 @@ class Mailboxes:
     _closed: dict[str, Mailbox] = field(factory=dict)  # those of agents that have ended in this run
     _most_closed: int = 2 * MAX_EMPTY  # until the empty ones are looked for
     leases: Leases = field(init=False)
+    _stops: bool = False  # the kernel
+    _lost: int = 0  # unread messages in memory of callers that ended since it stops
 
     def __attrs_post_init__(self) -> None:
         self.leases = Leases(self._by_id, self.store, self.publish)
@@ -117,6 +119,8 @@ class Mailboxes:
                 self._closed[box.kept] = box
                 if len(self._closed) > self._most_closed:
                     self._forget_empty()
+            elif self._stops:
+                self._lost += len(box.messages) + len(box.leases)
 
     def _forget_empty(self) -> None:
         """Forget mailboxes of callers that have ended and left nothing, but the latest: a call may give it back yet."""
@@ -142,6 +146,14 @@ class Mailboxes:
     def find(self, name: str) -> Mailbox:
         """The mailbox called ``name``, or what is kept for an account of that name; ``NotFound`` if neither."""
         return self._by_name.get(name) or self._kept.get(name) or self.by_name(name)
+
+    def list_filled(self) -> list[Mailbox]:
+        """The mailboxes with messages or dead letters; each is found by its name, unless that begins with #."""
+        return [box for box in {*self._by_id.values(), *self._kept.values()} if not box.is_empty]
+
+    def list_dead(self) -> list[Mailbox]:
+        """Those with dead letters."""
+        return [box for box in self.list_filled() if box.dead]
 
     def is_open(self, box: Mailbox) -> bool:
         """Whether it is a caller's now."""
@@ -299,18 +311,23 @@ class Mailboxes:
             await self.store.run(partial(copies.forget_others, tuple(kept)))
 
     def take_event(self, event: Event) -> None:
-        """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up."""
+        """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up.
+
+        What ends with the kernel is counted from the event on that it stops.
+        """
         if isinstance(event, AgentExited):
             if (box := self._by_id.get(event.agent_id)) is not None:
                 self.leases.end_life(box)
         elif isinstance(event, AgentEscalated) and event.spawner is not None:
             self._send_escalation(event, event.spawner)
+        elif isinstance(event, KernelStopping):
+            self._stops = True
 
     # -- For the operator ------------------------------------------------------------------------------------------
 
     def count_unkept(self) -> int:
-        """How many unread messages end with this kernel."""
-        return sum(len(box.messages) + len(box.leases) for box in self if box.kept is None)
+        """How many unread messages end with this kernel, or have since it stops."""
+        return self._lost + sum(len(box.messages) + len(box.leases) for box in self if box.kept is None)
 
     async def requeue(self, box: Mailbox, numbers: Sequence[int]) -> int:
         """Let dead letters wait again as new ones; returns how many there were. Raises ``Unavailable``."""

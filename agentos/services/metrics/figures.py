@@ -10,8 +10,7 @@ from agentos_sdk.values import ResourceUsage
 class MeasuredAgent(Struct, frozen=True):
     """An agent as the sampler needs it. ``since`` is when its present life began, on Trio's clock.
 
-    ``limits`` are those in force by resource: ``memory`` and ``disk`` in bytes, ``pids`` processes and threads, of
-    which ``own_pids`` are the sandbox's own.
+    ``limits`` are those in force by resource: ``memory`` and ``disk`` in bytes, ``pids`` processes and threads.
     ``used`` is what its last life used, once that has ended.
     """
 
@@ -22,7 +21,6 @@ class MeasuredAgent(Struct, frozen=True):
     since: float
     runs: bool
     limits: Mapping[str, int] = {}
-    own_pids: int = 0
     used: ResourceUsage | None = None
 
 

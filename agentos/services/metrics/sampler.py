@@ -230,8 +230,7 @@ class Sampler:
                 used = amounts[resource].get(agent.agent_id)
                 if used is None:
                     continue
-                own = agent.own_pids if resource == "pids" else 0
-                warning = check(agent, resource, used - own, limit - own)
+                warning = check(agent, resource, used, limit)
                 if warning is not None:
                     self.publish(warning)
 

@@ -40,7 +40,7 @@ def syscalls(registry: Registry, line: Line, lives: LifeCounter) -> tuple[Syscal
             since = time.time() - (DEFAULT_DAYS - 1) * 86400 if request.since is None else request.since
             await lives.count_running()
             try:
-                days = await lives.log.read(account, day_of(since), by_model=request.by_model)
+                days = await lives.log.read(account, day_of(since), by_model=request.by_model, total=request.total)
             except DatabaseError as error:
                 raise Unavailable(f"the usage can't be read: {error}") from None
             return calls.UsageReply(usage=[describe_row(row) for row in days], currency=line.currency)
@@ -56,8 +56,8 @@ def syscalls(registry: Registry, line: Line, lives: LifeCounter) -> tuple[Syscal
 def find_mistake(caller: Caller, request: calls.Usage) -> CallError | None:
     if request.since is not None and request.since > MAX_TIME:
         return BadRequest("since: expected seconds since the epoch, before the year 10000")
-    if request.hour and (request.since is not None or request.by_model):
-        return BadRequest("hour: leave since and by_model out, its rows are of the last hour and by model")
+    if request.hour and (request.since is not None or request.by_model or request.total):
+        return BadRequest("hour: leave since, by_model and total out, its rows are of the last hour and by model")
     if request.reset and caller.kind != "operator":
         return PermissionDenied("reset: only the operator may reset a budget")
     if request.reset and request.name is None:

@@ -1,5 +1,6 @@
 """Handlers of SHUTDOWN and STATUS."""
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,8 @@ from agentos.permissions.approvals.entries import Pending
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.report.levels import LIMIT_LAYERS
 from agentos.services.audit.log import Audit
+from agentos.services.mail.mailbox import Mailbox
+from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.quotas import BudgetState
 from agentos.services.storage.bound import StorageBound
 from agentos.syscalls.agents.inspect import describe_budget, model_states
@@ -45,6 +48,7 @@ class KernelCalls(Struct, frozen=True):
     storage: StorageBound
     approvals: Approvals
     authorizer: PermissionAuthorizer
+    mail: Mailboxes
     config_file: str | None
     began: float = field(default_factory=time.monotonic)
 
@@ -78,6 +82,8 @@ class KernelCalls(Struct, frozen=True):
             ]
             if health.problem is not None:
                 attention.append(calls.Attention(kind="audit", text=f"the audit log: {health.problem}"))
+            if caller.kind == "operator":
+                attention += map(describe_dead, sorted(self.mail.list_dead(), key=lambda box: box.name))
             if self.storage.problem is not None:
                 attention.append(calls.Attention(kind="storage", text=self.storage.problem))
             if health.lost:
@@ -155,6 +161,12 @@ def describe_spent(spent: BudgetState) -> calls.Attention:
     )
 
 
+def describe_dead(box: Mailbox) -> calls.Attention:
+    count = "1 dead letter" if len(box.dead) == 1 else f"{len(box.dead)} dead letters"
+    command = f"agentos mail {shlex.quote(box.name)} --dead"
+    return calls.Attention(kind="mail", name=box.name, text=f"{box.name} has {count}: `{command}`")
+
+
 def count_waiting(pending: Sequence[Pending]) -> Iterator[calls.Attention]:
     """How many calls of each agent wait for a person."""
     for name, count in Counter(one.agent for one in pending if one.caller_present).items():
@@ -170,9 +182,10 @@ def syscalls(
     storage: StorageBound,
     approvals: Approvals,
     authorizer: PermissionAuthorizer,
+    mail: Mailboxes,
     config_file: str | None,
 ) -> tuple[Syscall, ...]:
-    handlers = KernelCalls(supervision, line, audit, storage, approvals, authorizer, config_file)
+    handlers = KernelCalls(supervision, line, audit, storage, approvals, authorizer, mail, config_file)
     return (
         Syscall(Op.SHUTDOWN, calls.Shutdown, prepare=handlers.prepare_shutdown, audit="intent"),
         Syscall(Op.STATUS, calls.Status, prepare=handlers.prepare_status),

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import trio
 from attrs import define, evolve, field
 
+from agentos.agents.jail.jail import Jail
 from agentos.agents.jail.measured import LifeFigures, read_lives
+from agentos.agents.jail.usage import subtract_own
 from agentos.agents.registry import Agent, Registry
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
@@ -94,7 +96,7 @@ class MetricsCalls:
                 found = await run_in_thread(cgroup.read_cgroup, jail.group)
             except CgroupError as error:
                 raise NotFound(f"{agent.name} is ending, and its control group with it: {error}") from None
-            return calls.CgroupMetricsReply(metrics=describe_cgroup(agent, found))
+            return calls.CgroupMetricsReply(metrics=describe_cgroup(agent, jail, found))
 
         return Prepared((Right("metrics_cgroup", agent=agent.id),), act)
 
@@ -264,7 +266,7 @@ def describe_use(figures: AgentFigures, counted: Reading) -> calls.CgroupUse:
     )
 
 
-def describe_cgroup(agent: Agent, found: cgroup.CgroupFigures) -> calls.CgroupMetrics:
+def describe_cgroup(agent: Agent, jail: Jail, found: cgroup.CgroupFigures) -> calls.CgroupMetrics:
     limits, pressure = found.limits, found.pressure
     return calls.CgroupMetrics(
         agent_id=agent.id,
@@ -284,7 +286,12 @@ def describe_cgroup(agent: Agent, found: cgroup.CgroupFigures) -> calls.CgroupMe
             limit=limits.cpu,
             weight=limits.weight,
         ),
-        pids=calls.CgroupPids(current=found.pids, peak=found.pids_peak, limit=limits.pids, refused=found.forks_refused),
+        pids=calls.CgroupPids(
+            current=subtract_own(jail, found.pids),
+            peak=subtract_own(jail, found.pids_peak),
+            limit=subtract_own(jail, limits.pids),
+            refused=found.forks_refused,
+        ),
         io=calls.CgroupIo(read_bytes=found.read_bytes, written_bytes=found.written_bytes),
         pressure={
             name: calls.CgroupPressure(

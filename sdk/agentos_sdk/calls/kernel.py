@@ -32,8 +32,8 @@ class Shutdown(Request[Stopping]):
 class Attention:
     """Something for a person to act on: its ``kind``, the agent's ``name`` if it is about one, and a sentence.
 
-    Kinds: ``failed``, ``restarts``, ``late``, ``isolation``, ``budget``, ``model``, ``approval``, ``audit`` and
-    ``storage``.
+    Kinds: ``failed``, ``restarts``, ``late``, ``isolation``, ``budget``, ``model``, ``approval``, ``mail``, ``audit``
+    and ``storage``.
     """
 
     kind: str

@@ -96,7 +96,10 @@ class Ack(Request[Acknowledged]):
 
 @record
 class KeptMessage:
-    """A message in a mailbox; ``size`` is bytes, ``attempt`` how often it was handed out."""
+    """A message in a mailbox; ``size`` is bytes, ``attempt`` how often it was handed out.
+
+    ``leased``: it is handed out, for so many seconds from now.
+    """
 
     id: int
     from_id: int
@@ -105,15 +108,38 @@ class KeptMessage:
     attempt: int
     size: int
     message: object
+    leased: float | None = None
+
+
+@record
+class MailboxCounts:
+    """What is in a mailbox: messages that wait, leased ones and dead letters; ``size`` of all, in bytes.
+
+    ``kept``: it outlives the kernel. ``oldest_at``: when the oldest that waits or is leased was sent.
+    """
+
+    name: str
+    kept: bool
+    waiting: int
+    leased: int
+    dead: int
+    size: int
+    oldest_at: float | None
 
 
 @record
 class MailReply:
-    """``count`` of all messages; ``messages`` are the first ones after ``after``, for the operator alone."""
+    """``count`` of all messages; ``messages`` are the first ones after ``after``, for the operator alone.
+
+    ``requeued`` and ``dropped``: of how many that was done. Without ``name`` ``mailboxes``, and ``count`` is theirs.
+    """
 
     success: bool = True
     messages: Sequence[KeptMessage]
     count: int
+    requeued: int = 0
+    dropped: int = 0
+    mailboxes: Sequence[MailboxCounts] = ()
 
 
 @record
@@ -122,11 +148,12 @@ class Mail(Request[MailReply]):
 
     ``requeue`` lets dead letters of these ids wait again, ``drop`` removes messages. The operator sees contents and may
     change something; a parent sees how many its children have. A reply has at least one message, and at most 1 MiB.
+    Without ``name``, for the operator: which mailboxes aren't empty, those with dead letters first, then the fullest.
     """
 
     op = Op.MAIL
     reply = MailReply
-    name: str
+    name: str | None = None
     dead: bool = False
     limit: Page = 50
     after: Number | None = None

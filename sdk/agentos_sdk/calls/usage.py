@@ -9,6 +9,8 @@ from agentos_sdk.opcodes import Op
 from .inspect import Budget
 from .request import Request
 
+MAX_ROWS = 10_000  # in one reply
+
 
 @record
 class DayUsage:
@@ -56,7 +58,8 @@ class Usage(Request[UsageReply]):
 
     ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``, for the
     operator only: set the used part of the budgets of ``name`` to 0 in their present windows. ``by_model``: a row for
-    each model, of what it was used. ``hour``: of the last hour, by model, in place of days.
+    each model, of what it was used. ``total``: a row for all days together, the largest cost first. ``hour``: of the
+    last hour, by model, in place of days.
     """
 
     op = Op.USAGE
@@ -66,3 +69,4 @@ class Usage(Request[UsageReply]):
     reset: bool = False
     by_model: bool = False
     hour: bool = False
+    total: bool = False

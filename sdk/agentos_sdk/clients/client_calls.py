@@ -193,13 +193,14 @@ class Calls:
         by_model: bool = False,
         *,
         hour: bool | None = None,
+        total: bool | None = None,
     ) -> Reply:
         """What agents have used by day: one, or all without ``name``.
 
         ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``,
         for the operator only: set the used part of the budgets of ``name`` to 0 in their present windows.
-        ``by_model``: a row for each model, of what it was used. ``hour``: of the last hour, by model, in place of
-        days.
+        ``by_model``: a row for each model, of what it was used. ``total``: a row for all days together, the largest
+        cost first. ``hour``: of the last hour, by model, in place of days.
         """
         return self._make_call(0x1F, locals())
 
@@ -638,7 +639,7 @@ class Calls:
 
     def mail(
         self,
-        name: str,
+        name: str | None = None,
         *,
         dead: bool | None = None,
         limit: int | None = None,
@@ -650,7 +651,8 @@ class Calls:
 
         ``requeue`` lets dead letters of these ids wait again, ``drop`` removes messages. The operator sees contents
         and may change something; a parent sees how many its children have. A reply has at least one message, and at
-        most 1 MiB.
+        most 1 MiB. Without ``name``, for the operator: which mailboxes aren't empty, those with dead letters first,
+        then the fullest.
         """
         return self._make_call(0x25, locals())
 

@@ -31,6 +31,8 @@ def agent(**more: Any) -> dict[str, Any]:
     [
         ({}, f"waiting for {format_time(DUE)}"),
         ({"next_at": None}, "waiting for cron 0 3 * * *"),
+        ({"wakes_on": "cron 0 3 * * *, message"}, f"waiting for message or {format_time(DUE)}"),
+        ({"next_at": None, "wakes_on": "event STATE_CHANGED a, b"}, "waiting for event STATE_CHANGED a, b"),
         ({"state": "failed"}, f"failed, next {format_time(DUE)}"),
         ({"state": "running"}, "running"),
         ({"state": "stopped", "next_at": None, "stopped_by": "operator", "kept": True}, "stopped by operator, kept"),

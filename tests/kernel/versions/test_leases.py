@@ -87,7 +87,9 @@ async def test_messages_are_acknowledged_at_the_end_of_the_loops_body(own_kernel
             assert seen == ["one", "two"]
             assert up(wire.call(RECV, {}))["count"] == 0, "two is leased, and holds back three"
         [two, _] = waiting["messages"]
-        assert up(client.mail("kept", drop=[two["id"]]))["count"] == 2, "a leased one stays"
+        assert [one["leased"] is None for one in waiting["messages"]] == [False, True]
+        kept = up(client.mail("kept", drop=[two["id"]]))
+        assert (kept["count"], kept["dropped"]) == (2, 0), "a leased one stays"
 
 
 def test_mail_shows_contents_to_the_operator_alone(kernel: Kernel) -> None:
@@ -101,7 +103,10 @@ def test_mail_shows_contents_to_the_operator_alone(kernel: Kernel) -> None:
         own = up(guest.call(MAIL, {"name": "ada-box"}))
         assert (own["messages"], own["count"]) == ([], 1)
         assert guest.call(MAIL, {"name": "ada-box", "drop": [one["id"]]})["code"] == "permission_denied"
-        assert up(client.mail("ada-box", drop=[one["id"]]))["count"] == 0
+        assert guest.call(MAIL, {})["code"] == "permission_denied"
+        assert client.mail(drop=[one["id"]])["code"] == "bad_request"
+        dropped = up(client.mail("ada-box", drop=[one["id"], 1 << 40]))
+        assert (dropped["count"], dropped["dropped"]) == (0, 1)
 
 
 def test_pages_of_mail(kernel: Kernel) -> None:

@@ -423,6 +423,16 @@ async def test_numbers_go_on_after_an_orderly_end_and_never_come_twice(tmp_path:
     assert given == list(range(1, 6 * BLOCK + 1))
 
 
+async def test_numbers_that_a_kernel_had_and_gave_none_of_are_not_new(tmp_path: Path) -> None:
+    async with open_database(tmp_path / "db", SCHEMAS) as database:
+        found = []
+        for _ in range(2):
+            async with open_ids(database, "messages") as numbers:
+                found.append(numbers.is_new)
+
+    assert found == [True, False]
+
+
 async def test_numbers_of_a_killed_kernel_are_skipped(tmp_path: Path) -> None:
     async with open_database(tmp_path / "db", SCHEMAS) as database, open_ids(database, "callers") as numbers:
         assert (next(numbers), numbers.is_new) == (1, True)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import trio
 from attrs import define, field
-from msgspec.structs import replace
 
 from agentos.services.events import AgentExited, AgentOver, AgentSpawned, Event, ResourceWarning
 from agentos.services.metrics.figures import AgentFigures, MeasuredAgent, Reading
@@ -219,17 +218,6 @@ async def test_an_agent_that_is_started_again_is_none_of_the_ended() -> None:
     assert found is not None
     assert (found.status, found.lives) == ("running", 2)
     assert sampler.last_of_ended() == []
-
-
-async def test_a_warning_of_processes_leaves_out_the_sandboxs_own() -> None:
-    agents = Agents()
-    agents.add(1, pids=65)
-    agents.known[1] = replace(agents.known[1], own_pids=1)
-    agents.usage[1] = ResourceUsage(pids=65)
-
-    await agents.sampler().sample()
-
-    assert agents.published == [ResourceWarning(1, "a1", "pids", 64, 64)]
 
 
 async def test_a_full_workspace_is_warned_of() -> None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_the_figures_are_those_of_the_control_group_s_files_and_of_proc(kernel: 
     group, own = found["cgroup"], found["process"]
     assert group["memory_bytes"] == pytest.approx(files["memory"], rel=CLOSE)
     assert group["cpu_seconds"] == pytest.approx(files["cpu"], rel=CLOSE)
-    assert (group["pids"], group["pids_limit"]) == (files["pids"], 21)
+    assert (group["pids"], group["pids_limit"]) == (files["pids"] - 1, 20)  # without the sandbox's PID 1
     assert group["memory_limit_bytes"] == 200 * MIB
     assert group["cpu_seconds"] >= 1.0
     assert own["memory"]["rss"] == pytest.approx(process["rss"], rel=CLOSE)
@@ -103,10 +103,27 @@ def test_the_figures_are_those_of_the_control_group_s_files_and_of_proc(kernel: 
     assert whole["memory"]["current_bytes"] == pytest.approx(files["memory"], rel=CLOSE)
     assert whole["memory"]["limit_bytes"] == 200 * MIB
     assert whole["cpu"]["usage_seconds"] == pytest.approx(files["cpu"], rel=CLOSE)
-    assert (whole["pids"]["current"], whole["pids"]["limit"]) == (files["pids"], 21)
+    assert (whole["pids"]["current"], whole["pids"]["limit"]) == (group["pids"], 20)
     if files["peak"]:
         assert group["memory_peak_bytes"] == pytest.approx(files["peak"], rel=CLOSE)
         assert whole["memory"]["peak_bytes"] == pytest.approx(files["peak"], rel=CLOSE)
+
+
+def test_processes_are_counted_as_max_pids_does_whatever_the_sandbox_adds(
+    kernel: Kernel, client: AgentOSClient
+) -> None:
+    need_cgroups(kernel)
+    cases: list[tuple[Literal["standard", "none"], int]] = [("standard", 21), ("none", 20)]
+    for isolation, allowed in cases:  # by Linux
+        up(client.spawn(isolation, command=["sleep", "1000"], isolation=isolation, limits={"max_pids": 20}))
+        agent = info(client, isolation)
+
+        group = metrics(client, agent["id"])["cgroup"]
+        whole = up(client.cgroup_metrics(agent["id"]))["metrics"]["pids"]
+
+        assert int((group_of(agent["pid"], "pids") / "pids.max").read_text()) == allowed
+        assert (group["pids"], group["pids_limit"], whole["current"], whole["limit"]) == (1, 20, 1, 20)
+        assert up(client.inspect(isolation))["usage"]["pids"] == 1
 
 
 def test_a_watched_agent_s_history_adds_up_to_the_cpu_time_that_was_used(kernel: Kernel, client: AgentOSClient) -> None:

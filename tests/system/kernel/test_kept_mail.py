@@ -241,17 +241,19 @@ def test_kept_mail_of_a_guest_waits_for_the_next_of_its_name(own_kernel: OwnKern
     assert trio.run(read) == ["third"]
 
 
-def test_an_orderly_end_says_how_many_messages_in_memory_end_with_it(own_kernel: OwnKernel) -> None:
+def test_messages_in_memory_that_end_with_a_kernel_are_counted_by_it_and_by_the_next(own_kernel: OwnKernel) -> None:
     agents = [f'[[agents]]\nname = "{name}"\ncommand = ["sleep", "1000"]' for name in ("kept", "memory")]
     kernel = own_kernel("\n".join([*agents, 'mailbox = "memory"']))
     with kernel.client() as client:
-        for name in ("kept", "memory", "memory"):
+        up(client.spawn("child", command=["sleep", "1000"]))
+        for name in ("kept", "memory", "memory", "child"):
             up(client.send_message("hello", to_name=name))
         first = info(client, "kept")["id"]
     kernel.stop()
-    assert "2 unread messages in memory end with this kernel" in kernel.said
+    assert "lost with this kernel: 3 unread messages in memory" in kernel.said
 
     kernel.start_again()
+    kernel.wait_line(r"lost with the last kernel, which ended in order at .*: 3 unread messages in memory")
     with kernel.client() as client:
         assert [up(client.mail(name))["count"] for name in ("kept", "memory")] == [1, 0]
         assert up(client.send_message("hello", to_name="kept"))["delivered_to"] > first

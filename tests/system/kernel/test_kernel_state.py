@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from agentos.services.mail.mailbox import MAX_ATTEMPTS
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, listens, until
-from tests.support.wire import STATUS, frame
+from tests.support.wire import RECV, STATUS, frame
 from tests.system.agents import STUBBORN, ask, in_state, info, relay, up, written
 from tests.system.lives.test_containers import BAD, QUICK, child
 
@@ -63,18 +64,25 @@ def test_status_while_agents_are_spawned(own_kernel: OwnKernel) -> None:
 
 
 def test_status_tells_what_needs_attention(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(OFFLINE + child("given-up", BAD, QUICK) + child("loops", BAD, CRASHES))
+    kernel = own_kernel(OFFLINE + child("given-up", BAD, QUICK) + child("loops", BAD, CRASHES) + child("reads"))
     with kernel.client() as client:
         in_state(client, "given-up", "failed")
         until(lambda: ("restarts", "loops") in problems(client), "it has failed three times in a row")
         spender = relay(kernel, client, "spender", llm={"budget": [{"calls": 1, "per": "1d"}]})
         up(ask(client, spender, "think", prompt="one"))
+        up(client.send_message("poison", to_name="reads"))
+        for _ in range(MAX_ATTEMPTS):
+            with kernel.connect_as(info(client, "reads")["id"]) as wire:
+                assert up(wire.call(RECV, {"lease": 60}))["count"] == 1
+            up(client.restart("reads"))
 
-        assert problems(client) == {("failed", "given-up"), ("restarts", "loops"), ("budget", "spender")}
+        expected = {("failed", "given-up"), ("restarts", "loops"), ("budget", "spender"), ("mail", "reads")}
+        assert problems(client) == expected
 
     shown = agentos(kernel, "status")
     assert shown.returncode == 3
     assert "- given-up failed: exit status 5" in shown.stdout
+    assert "- reads has 1 dead letter: `agentos mail reads --dead`" in shown.stdout
     assert "- the budget of spender is used up: 1 calls per 1d; renews in" in shown.stdout
 
 

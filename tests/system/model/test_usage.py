@@ -195,4 +195,12 @@ def test_of_the_last_hour_it_has_models_and_what_is_left_of_budgets(own_kernel: 
         assert budgets == [("asks", "tokens", 100000, row["tokens"]), ("idle", "tokens", 200000, 0)]
         assert up(client.usage("idle", hour=True))["usage"] == []
         assert client.usage(hour=True, by_model=True)["code"] == "bad_request"
+        assert client.usage(hour=True, total=True)["code"] == "bad_request"
+        [total] = up(client.usage(by_model=True, total=True))["usage"]
+        assert (total["name"], total["model"], total["tokens"], total["cost"]) == (
+            "asks",
+            "offline",
+            row["tokens"],
+            row["cost"],
+        )
         assert up(client.usage())["budgets"] == []

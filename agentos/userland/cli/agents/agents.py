@@ -267,12 +267,15 @@ def describe_state(agent: Mapping[str, Any]) -> str:
 
 
 def describe_wait(agent: Mapping[str, Any]) -> str:
-    """The state, with what an agent that isn't there is started by next: ``waiting for 2026-01-31 18:00:00``."""
-    if agent.get("next_at") is not None and agent["state"] in ("waiting", "failed"):
-        separator = " for" if agent["state"] == "waiting" else ", next"
-        return f"{describe_state(agent)}{separator} {format_time(agent['next_at'])}"
-    wakes_on = f" for {agent['wakes_on']}" if agent["state"] == "waiting" and agent.get("wakes_on") else ""
-    return f"{describe_state(agent)}{wakes_on}"
+    """The state, with what starts an agent next that isn't there: ``waiting for message or 2026-01-31 18:00:00``."""
+    due = format_time(agent["next_at"]) if agent.get("next_at") is not None else None
+    if agent["state"] == "failed" and due is not None:
+        return f"{describe_state(agent)}, next {due}"
+    if agent["state"] != "waiting" or not agent.get("wakes_on"):
+        return describe_state(agent)
+    _, _, start = agent["wakes_on"].partition(", ")  # behind a schedule
+    reasons = [agent["wakes_on"]] if due is None else [start, due] if start else [due]
+    return f"{describe_state(agent)} for {' or '.join(reasons)}"
 
 
 def describe_requests(line: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from agentos.userland.cli.common import (
     printable,
 )
 from agentos.userland.cli.times import FORMS, read_time
+from agentos_sdk.calls.usage import MAX_ROWS
 from agentos_sdk.opcodes import Op
 
 KEYS = {"agent": "name", "model": "model", "day": "day"}
@@ -52,9 +53,18 @@ def usage(
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
-    fields = {"name": name, "since": read_time(since, "--since"), "by_model": "model" in keys}
+    fields = {
+        "name": name,
+        "since": read_time(since, "--since"),
+        "by_model": "model" in keys,
+        "total": "day" not in keys,
+    }
     with kernel(socket_path) as client:
         reply = check_reply(client.request(Op.USAGE, fields))
+    if len(reply["usage"]) == MAX_ROWS:
+        click.echo(
+            f"older rows than the newest {MAX_ROWS:,} are left out: leave day out of --by, or name an agent", err=True
+        )
     rows = group_rows(reply["usage"], keys)
     if as_json:
         print_json(rows)

@@ -4,12 +4,14 @@ import { ask } from "../core/ask.js";
 import { html } from "../core/html.js";
 import { link } from "../core/route.js";
 import { OF_MODEL, charts } from "../parts/charts/charts.js";
-import { clock, countdown, duration, number, visible } from "../parts/text/format.js";
+import { clock, countdown, cutMiddle, duration, number, plural, visible } from "../parts/text/format.js";
 import { shown } from "../parts/reply.js";
 import { bar } from "../parts/state.js";
 import { failed, money, spenders, spending } from "./spending.js";
 
 /** @typedef {Record<string, any>} Row */
+
+const SHOWN = 30; // questions
 
 export function modelPage() {
   clock.get();
@@ -50,5 +52,6 @@ function questions(llm) {
   const rows = [...llm.in_flight, ...llm.waiting];
   if (!rows.length) return html`<section><h2 class="label">Questions</h2><p class="block empty">No question waits.</p></section>`;
   return html`<section><h2 class="label">Questions</h2><table class="list-table block"><thead><tr><th>agent</th><th class="number">place</th><th class="spare">class</th><th class="number">since</th><th class="number spare">tokens, guessed</th></tr></thead>
-    <tbody>${rows.slice(0, 100).map((one) => html`<tr><td><a class="text" href=${link("model", { agent: one.agent })}>${visible(one.agent)}</a></td><td class="number">${one.position ?? one.state ?? "in flight"}</td><td class="spare">${one.class ?? ""}</td><td class="number">${duration(one.since_ms)}</td><td class="number spare">${number(one.tokens_guess ?? one.tokens)}</td></tr>`)}</tbody></table></section>`;
+    <tbody>${rows.slice(0, SHOWN).map((one) => html`<tr><td><a class="text" href=${link("model", { agent: one.agent })}><span title=${visible(one.agent)}>${visible(cutMiddle(one.agent, innerWidth < 500 ? 18 : 40))}</span></a></td><td class="number nowrap">${one.position ?? one.state ?? "in flight"}</td><td class="spare">${one.class ?? ""}</td><td class="number">${duration(one.since_ms)}</td><td class="number spare">${number(one.tokens_guess ?? one.tokens)}</td></tr>`)}</tbody></table>
+    ${rows.length > SHOWN ? html`<p class="muted after">${plural(rows.length - SHOWN, "other question")}</p>` : null}</section>`;
 }

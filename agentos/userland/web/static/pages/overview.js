@@ -7,7 +7,7 @@ import { actionButton, confirmation, possible, whyDisabled } from "../parts/acti
 import { openSpawn } from "../parts/forms.js";
 import { charts } from "../parts/charts/charts.js";
 import { lastEnd } from "../parts/text/ends.js";
-import { bytes, countdown, cutMiddle, elapsed, plural, visible } from "../parts/text/format.js";
+import { bytes, countdown, cutMiddle, elapsed, plural, remaining, visible } from "../parts/text/format.js";
 import { ROUTINE, eventLine } from "../parts/text/event.js";
 import { firstQuoted } from "./approvals.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
@@ -67,11 +67,12 @@ export function begun(row) {
   return event && event.data.state === row.state ? event.at * 1000 : null;
 }
 
-/** When a program in backoff starts again, as far as it is known; else for how long the state has lasted. @param {Record<string, any>} row */
+/** When a program in backoff or one with a schedule starts, as far as it is known; else for how long the state has lasted. @param {Record<string, any>} row */
 export function since(row) {
   const planned = row.state === "backing_off" ? lastEvent("AGENT_RESTARTING", row.name) : null;
   const left = planned ? countdown(planned.at + planned.data.delay) : "";
   if (left) return `starts in ${left}`;
+  if (row.state === "waiting" && row.next_at) return `starts in ${remaining(row.next_at)}`;
   const began = begun(row) ?? (row.running ? null : lastEnd(row)?.at) ?? null;
   return began === null ? "" : elapsed(began);
 }

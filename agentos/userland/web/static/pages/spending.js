@@ -14,16 +14,18 @@ import { sortRows } from "../parts/table.js";
  * @typedef {{name: string, spent: Sum, hour: Sum, calls: number, questions: number, failed: number, retried: number, left?: number, budget?: Row}} Spender */
 /** @typedef {{tokens: number, cost: number|null}} Sum */
 
-const SHOWN = 50;
+const SHOWN = 12; // what is below the table is to be seen, too
+const MOST = 200;
 const MUCH = 0.1; // of the questions failed
+const compact = new Intl.NumberFormat("en", { notation: "compact", minimumFractionDigits: 1, maximumFractionDigits: 1 });
 
 /** @type {import("../parts/table.js").Column[]} */
 const COLUMNS = [
   { name: "name", title: "agent", sort: (row) => row.name, cell: (row) => row.name },
   { name: "cost", title: "cost", numeric: true, sort: (row) => row.spent.cost, cell: (row) => money(row.spent) },
-  { name: "tokens", title: "tokens", numeric: true, sort: (row) => row.spent.tokens, cell: (row) => number(row.spent.tokens) },
+  { name: "tokens", title: "tokens", numeric: true, sort: (row) => row.spent.tokens, cell: (row) => tokenCount(row.spent.tokens) },
   { name: "hour", title: "cost/h", least: 640, numeric: true, sort: (row) => row.hour.cost, cell: (row) => money(row.hour) },
-  { name: "hourtokens", title: "tokens/h", least: 500, numeric: true, sort: (row) => row.hour.tokens, cell: (row) => number(row.hour.tokens) },
+  { name: "hourtokens", title: "tokens/h", least: 500, numeric: true, sort: (row) => row.hour.tokens, cell: (row) => tokenCount(row.hour.tokens) },
   { name: "trend", title: "trend", least: 900, numeric: true, sort: (row) => row.trend, cell: trend },
   { name: "failed", title: "failed/h", numeric: true, sort: (row) => (row.questions ? row.failed / row.questions : null), cell: failed },
   { name: "retried", title: "retried/h", least: 760, numeric: true, sort: (row) => (row.questions ? row.retried / row.questions : null), cell: (row) => (row.questions ? number(row.retried) : "–") },
@@ -42,21 +44,23 @@ function begin(count) {
   return (Math.floor(now() / 86_400_000) - count + 1) * 86_400;
 }
 
-/** The last hour's tokens as a multiple of an average hour's since `from`, null where nothing was spent. @param {Sum} spent @param {Sum} hour @param {number} from @param {number} at */
+/** The last hour's tokens as a multiple of an average hour's since `from`, null where nothing was spent before. @param {Sum} spent @param {Sum} hour @param {number} from @param {number} at */
 export function trendOf(spent, hour, from, at) {
-  return spent.tokens ? (hour.tokens * Math.max(1, (at - from) / 3600)) / spent.tokens : null;
+  const hours = Math.max(1, (at - from) / 3600);
+  if (hours > 1 && hour.tokens >= spent.tokens) return null;
+  return spent.tokens ? (hour.tokens * hours) / spent.tokens : null;
 }
 
 /** @param {Row} row */
-function trend({ trend: times }) {
-  if (times === null) return "–";
+function trend({ trend: times, hour }) {
+  if (times === null) return hour.tokens ? html`<span class="muted" title="all of it in the last hour">new</span>` : "–";
   return html`<span class=${times > 2 ? "warn" : ""} title="the last hour's tokens, as a multiple of an average hour's">×${number(times, 1)} ${times > 1.1 ? "↑" : times < 0.9 ? "↓" : "→"}</span>`;
 }
 
 /** The agents that have used the model, and what each model was used for: null while it isn't known. */
 export function spending() {
   const from = begin(days());
-  const [spent, hour] = [ask("USAGE", { since: from, by_model: true }, 10), ask("USAGE", { hour: true }, 5)];
+  const [spent, hour] = [ask("USAGE", { since: from, by_model: true, total: true }, 10), ask("USAGE", { hour: true }, 5)];
   if (spent === null || hour === null) return null;
   if (spent.success === false) return refused(spent);
   if (hour.success === false) return refused(hour);
@@ -71,14 +75,22 @@ export function spenders(rows, currency) {
   const sort = route.get().params.sort ?? "-cost";
   const width = document.getElementById("main")?.clientWidth ?? innerWidth;
   const columns = COLUMNS.filter((column) => (column.least ?? 0) <= width);
+  const all = route.get().params.all === "1";
   const sorted = sortRows(rows.toSorted((one, other) => other.spent.tokens - one.spent.tokens), COLUMNS, sort);
   const heading = html`<div class="heading"><h2 class="label">Spending${currency ? `, in ${currency}` : ""}</h2>
     <div class="windows" role="group" aria-label="time of the spending">${SPANS.map(([count, word]) => html`<button aria-pressed=${String(count === days())} @click=${() => adjust({ days: count === 1 ? null : String(count) }, true)}>${word}</button>`)}</div></div>`;
   if (!rows.length) return html`<section>${heading}<p class="block empty">No agent has asked the model in this time.</p></section>`;
   return html`<section>${heading}
     <div class="wide block" tabindex="0" role="group" aria-label="agents by cost"><table class="list-table"><thead><tr>${columns.map((column) => head(column, sort))}</tr></thead>
-    <tbody>${sorted.slice(0, SHOWN).map((row) => keyed(row.name, html`<tr><td>${named(row.name)}</td>${columns.slice(1).map((column) => html`<td class=${column.numeric ? "number" : ""}>${column.cell(row)}</td>`)}</tr>`))}</tbody></table></div>
-    <p class="muted after">Days begin at midnight UTC, /h is the last hour. ${sorted.length > SHOWN ? `${plural(sorted.length, "agent")} in all: ` : ""}<code>agentos usage --by agent,model,day</code></p></section>`;
+    <tbody>${sorted.slice(0, all ? MOST : SHOWN).map((row) => keyed(row.name, html`<tr><td>${named(row.name)}</td>${columns.slice(1).map((column) => html`<td class=${column.numeric ? "number" : ""}>${column.cell(row)}</td>`)}</tr>`))}</tbody></table></div>
+    ${sorted.length > SHOWN ? html`<p class="after"><button @click=${() => adjust({ all: all ? null : "1" }, true)}>${all ? `the first ${SHOWN}` : sorted.length > MOST ? `the first ${MOST} of ${number(sorted.length)} agents` : `all ${plural(sorted.length, "agent")}`}</button></p>` : null}
+    <p class="muted after">Days begin at midnight UTC, /h is the last hour. <code>agentos usage --by agent,model,day</code></p></section>`;
+}
+
+/** Tokens, as `85.4M` where there is little room. @param {number} tokens */
+function tokenCount(tokens) {
+  if (innerWidth >= 640 || tokens < 100_000) return number(tokens);
+  return html`<span title=${number(tokens)}>${compact.format(tokens)}</span>`;
 }
 
 /** @param {import("../parts/table.js").Column} column @param {string} sort */

@@ -8,7 +8,7 @@ import { signal } from "../../core/signals.js";
 import { actionButton, confirmation, possible } from "../../parts/actions.js";
 import { charts } from "../../parts/charts/charts.js";
 import { cores } from "../../parts/charts/cpu.js";
-import { bytes, duration, number, visible } from "../../parts/text/format.js";
+import { bytes, duration, exactTime, number, visible } from "../../parts/text/format.js";
 import { sendForm } from "../../parts/forms.js";
 import { facts, json, shown } from "../../parts/reply.js";
 import { bar, stateTag } from "../../parts/state.js";
@@ -103,6 +103,8 @@ function present(row, reply) {
       ["processes", row.running && `${number(reply.usage?.pids)}${most(reply.limits?.max_pids, number)}`],
       ["pid", reply.pid],
       ["restarts", number(row.restarts)],
+      ["started by", row.wakes_on && visible(row.wakes_on)],
+      ["next start", row.next_at && exactTime(row.next_at)],
       ["supervisor", html`<a class="text" href=${link("tree", { agent: row.name })}>${visible(row.supervisor)}</a>`],
       ["network", reply.spec?.network],
       ["isolation", html`<span class=${active === layers.length ? "" : "warn"}>${active} of ${layers.length} active</span>`],

@@ -65,6 +65,12 @@ export function countdown(seconds) {
   return `${String(Math.floor(left / 60)).padStart(2, "0")}:${String(left % 60).padStart(2, "0")}`;
 }
 
+/** `3h 4m` until then. @param {number} seconds since the epoch */
+export function remaining(seconds) {
+  clock.get();
+  return duration(Math.max(0, seconds * 1000 - now()));
+}
+
 /** `12:04:31` of seconds since the epoch. @param {number} seconds */
 export function timeOfDay(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString("en-GB");

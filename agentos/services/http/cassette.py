@@ -20,7 +20,7 @@ import trio
 from attrs import define, field
 
 from agentos.services.differences import Difference, find_difference, shorten
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import Unavailable
 
@@ -73,6 +73,7 @@ class Cassette:
     _missed: int = 0
     _is_read: bool = False
     _lock: trio.Lock = field(factory=trio.Lock)
+    _explaining: Limiter = field(factory=lambda: Limiter(1))  # each takes several times the memory of the bodies
 
     @asynccontextmanager
     async def send(
@@ -85,7 +86,7 @@ class Cassette:
         key = await run_in_thread(make_key, hop, body)
         entry = self._find(key)
         if entry is None:
-            why = await run_in_thread(self._explain_miss, key, hop, body)
+            why = await run_in_thread(self._explain_miss, key, hop, body, limiter=self._explaining)
             raise Unavailable(f"the cassette {self.path.name} has no response to this request: {why}")
         if entry.response.missing is not None:
             raise Unavailable(
@@ -197,7 +198,10 @@ def list_differences(hop: Hop, body: bytes, recorded: Entry) -> Iterator[Differe
     if isinstance(value, dict) and isinstance(kept, dict):
         yield from _differing_fields("body", _write_values(value), _write_values(kept))
     elif _canonical(value) != _canonical(kept) or (value is None and body != recorded.body):
-        yield find_difference("body", body.decode(errors="replace"), recorded.body.decode(errors="replace"))
+        try:
+            yield find_difference("body", body.decode(), recorded.body.decode())
+        except UnicodeDecodeError:
+            yield "body", f"{len(body)} bytes", f"{len(recorded.body)} bytes"
 
 
 def _differing_fields(what: str, asked: Mapping[str, str], recorded: Mapping[str, str]) -> list[Difference]:

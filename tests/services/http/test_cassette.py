@@ -2,6 +2,7 @@
 
 import json
 import logging
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,31 @@ async def test_a_file_that_has_become_unusable_is_told_to_each_request(path: Pat
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"cassette: .*shop\.har can't be read: No such file"):
             await get(client, "http://a.example/")
+
+
+async def test_a_miss_with_a_large_body_takes_little_memory_of_its_own(path: Path) -> None:
+    """As a list of its lines it took twenty times the body's size, for each request under way."""
+    lines = "a b\n" * (1 << 20)
+    client = playing(write(path, entry("http://a.example/", "", "POST", request={"postData": {"text": lines}})))
+    body = f"{lines}other".encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unavailable, match=f"entry 1 but for body, line {(1 << 20) + 1}"):
+            await get(client, "http://a.example/", "POST", body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 * len(body)
+
+
+async def test_bodies_that_are_no_text_are_told_by_their_sizes(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sent = {"postData": {"text": "/w==", "encoding": "base64"}}
+    client = playing(write(path, entry("http://a.example/", "", "POST", request=sent)))
+
+    with pytest.raises(Unavailable, match=r"entry 1 but for body$"):
+        await get(client, "http://a.example/", "POST", b"\xfe\xff")
+    assert "body: recorded '1 bytes', asked '2 bytes'" in caplog.text
 
 
 async def test_what_was_not_used_and_what_has_credentials_is_logged(

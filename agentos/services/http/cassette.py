@@ -25,7 +25,7 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.errors import Unavailable
 
 from .egress import JudgeAddress
-from .har import BadHar, Entry, RecordedResponse, read_har
+from .har import Entry, RecordedResponse, read_har
 from .request import Headers, Hop
 
 log = logging.getLogger(__name__)
@@ -64,25 +64,36 @@ class RecordedExchange:
 
 @define(eq=False)
 class Cassette:
-    """The recorded responses of a file, which is read at the first request."""
+    """The recorded responses of a file, read before any agent begins: one that can write to it changes nothing."""
 
     path: Path
-    entries: list[Entry] = field(factory=list)
-    _by_key: dict[Key, list[Entry]] = field(factory=lambda: defaultdict(list))
+    entries: Sequence[Entry]
+    _by_key: Mapping[Key, list[Entry]]
     _asked: Counter[Key] = field(factory=Counter)
     _missed: int = 0
-    _is_read: bool = False
-    _lock: trio.Lock = field(factory=trio.Lock)
     _explaining: Limiter = field(factory=lambda: Limiter(1))  # each takes several times the memory of the bodies
+
+    @classmethod
+    def read(cls, path: Path) -> "Cassette":
+        """Read the file, and log what of it no agent gets. Raises :class:`~.har.BadHar`. Blocks."""
+        found, by_key = read_har(path), defaultdict[Key, list[Entry]](list)
+        if found.left_out:
+            log.info("cassette %s: no HTTP call can ask for %s: left out", path, name_entries(found.left_out))
+        if found.credentials:
+            log.warning(
+                "cassette %s: credentials are in headers of %s: no agent gets them, but whoever has the file does",
+                path,
+                name_entries(found.credentials),
+            )
+        for entry in found.entries:
+            by_key[make_key(entry.hop, entry.body)].append(entry)
+        return cls(path, found.entries, dict(by_key))
 
     @asynccontextmanager
     async def send(
         self, hop: Hop, headers: Headers, body: bytes, judge: JudgeAddress
     ) -> AsyncIterator[RecordedExchange]:
         """The recorded response to a request. Raises ``Unavailable``."""
-        async with self._lock:
-            if not self._is_read:
-                await run_in_thread(self._read)
         key = await run_in_thread(make_key, hop, body)
         entry = self._find(key)
         if entry is None:
@@ -105,24 +116,6 @@ class Cassette:
                 len(self.entries),
                 name_entries(unused),
             )
-
-    def _read(self) -> None:
-        try:
-            found = read_har(self.path)
-        except BadHar as error:
-            raise Unavailable(f"cassette: {error}") from None
-        if found.left_out:
-            log.info("cassette %s: no HTTP call can ask for %s: left out", self.path, name_entries(found.left_out))
-        if found.credentials:
-            log.warning(
-                "cassette %s: credentials are in headers of %s: no agent gets them, but whoever has the file does",
-                self.path,
-                name_entries(found.credentials),
-            )
-        self.entries = found.entries
-        for entry in self.entries:
-            self._by_key[make_key(entry.hop, entry.body)].append(entry)
-        self._is_read = True
 
     def _find(self, key: Key) -> Entry | None:
         """The first unused entry of an equal request, which is used then."""

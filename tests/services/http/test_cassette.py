@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from agentos.services.http.addresses import Address
 from agentos.services.http.cassette import Cassette
 from agentos.services.http.client import Client
-from agentos.services.http.egress import Egress
+from agentos.services.http.destination import Destination
+from agentos.services.http.egress import Egress, JudgeAddress
 from agentos.services.http.request import OutgoingRequest, Permit
 from agentos.services.http.secrets import Redactor
 from agentos_sdk.errors import PermissionDenied, QuotaExceeded, Unavailable
@@ -150,6 +152,21 @@ async def test_what_is_written_to_the_file_later_reaches_no_agent(path: Path) ->
     assert await get(client, "http://a.example/") == (200, b"recorded")
     with pytest.raises(Unavailable, match=r"nothing is recorded of http://b\.example"):
         await get(client, "http://b.example/")
+
+
+async def test_a_redirect_to_an_address_that_rules_refuse_is_refused_though_it_is_recorded(path: Path) -> None:
+    moved = {"status": 302, "headers": [{"name": "Location", "value": "http://10.0.0.7/keys"}]}
+    write(path, entry("http://a.example/", response=moved), entry("http://10.0.0.7/keys", "here"))
+
+    def judge_address(to: Destination) -> JudgeAddress:
+        def judge(address: Address, port: int) -> None:
+            raise PermissionDenied(f"{address} is private")
+
+        return judge
+
+    permit = Permit(judge_address, follow, lambda to: None)
+    with pytest.raises(PermissionDenied, match=r"10\.0\.0\.7 is private"):
+        await get(playing(path), "http://a.example/", redirects=1, permit=permit)
 
 
 async def test_a_miss_with_a_large_body_takes_little_memory_of_its_own(path: Path) -> None:

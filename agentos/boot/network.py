@@ -101,9 +101,14 @@ class Network:
             await refuse_connections(network, lambda: None)
         if self._proxy is None:
             proxy = await run_in_thread(_load_proxy)
-            authorizer, ask_seconds = self.callers.authorizer, self.config.approvals.timeout
+            callers, ask_seconds = self.callers, self.config.approvals.timeout
             self._proxy = self._proxy or proxy(
-                self.egress, authorizer, self.connection_limit, ask_seconds, self.callers.charge_http
+                self.egress,
+                callers.authorizer,
+                callers.approvals,
+                self.connection_limit,
+                ask_seconds,
+                callers.charge_http,
             )
         await self._proxy.serve(network, caller)
 

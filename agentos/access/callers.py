@@ -306,9 +306,9 @@ class Callers:
             return
         agent = self.registry.find(caller.id, None)
         self.authorizer.add_layer(agent.id, given)
-        own, share = agent.spec.permissions, agent.queue_path[-1].share
-        had = share.budget if share.by_default else own.quotas if own is not None else ()
-        self._apply_set(agent, attrs.evolve(given, quotas=merge_quotas(had, given.quotas)))
+        own, share = agent.spec.permissions or default(agent.spec.jailed), agent.queue_path[-1].share
+        had = share.budget if share.by_default else own.quotas
+        self._apply_set(agent, attrs.evolve(limit_set(given, own), quotas=merge_quotas(had, given.quotas)))
 
     def _apply_set(self, agent: Agent, given: PermissionSet | None) -> None:
         """Apply an agent's new set to the call tables and the model quotas of the agent and its descendants."""
@@ -386,3 +386,15 @@ class Callers:
             return guest.name == agent.guest
         of_operator = agent.parent is None and agent.guest is None
         return of_operator and other not in self._guests and self.registry.get(other) is None
+
+
+def limit_set(given: PermissionSet, held: PermissionSet) -> PermissionSet:
+    """A set that stands for both, where the grants of ``given`` are within those of ``held``: for forks, for example.
+
+    What a person is asked about by ``held`` it asks about as well.
+    """
+    others = (rule for rule in held.rules if rule.effect != "allow" and rule not in given.rules)
+    limits = dict(held.limits)
+    for name, most in given.limits:
+        limits[name] = min(most, limits.get(name, most))
+    return attrs.evolve(given, rules=(*given.rules, *others), limits=tuple(limits.items()))

@@ -44,6 +44,7 @@ from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
 from agentos.services.events import Subscriber
+from agentos.services.http.cassette import Cassette
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
@@ -94,6 +95,7 @@ class Kernel:
         mcp: McpSetup,
         recorder: RunRecorder,
         recordings: Recorder,
+        cassette: Cassette | None,
     ) -> None:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
@@ -113,7 +115,7 @@ class Kernel:
         self.snapshots = Snapshots(overlays, Kept(self.state, access.mail))
         self.replays = Replays()
         self.imports = Imports(host.state_dir, self.state)
-        self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
+        self.network = Network(settings.config, self.callers, self.line, self.connection_limit, cassette)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)

@@ -22,6 +22,7 @@ from agentos.recordings.replay.network import refuse_connections
 from agentos.services.http.cassette import Cassette
 from agentos.services.http.client import Client
 from agentos.services.http.egress import Egress
+from agentos.services.http.har import BadHar
 from agentos.services.http.secrets import Secrets, UnreadableSecret
 from agentos.threads import run_in_thread
 
@@ -43,6 +44,16 @@ def read_secrets(config: Config) -> Secrets:
     return secrets
 
 
+def read_cassette(config: Config) -> Cassette | None:
+    """The recorded responses to HTTP calls, if there are any. Raises :class:`BootError`. Blocks."""
+    if config.http.cassette is None:
+        return None
+    try:
+        return Cassette.read(Path(config.http.cassette))
+    except BadHar as error:
+        raise BootError(f"{config.file}: [http] cassette: {error}") from None
+
+
 @define(eq=False)
 class Network:
     """What one kernel sends to the network for agents, and what it serves in their jails."""
@@ -51,14 +62,14 @@ class Network:
     callers: Callers
     line: Line
     connection_limit: ConnectionLimit
+    cassette: Cassette | None
     egress: Egress = field(init=False)
     client: Client = field(init=False)
     _proxy: "Proxy | None" = None
 
     def __attrs_post_init__(self) -> None:
         self.egress = Egress(self.config.http)
-        file = self.config.http.cassette
-        self.client = Client(self.egress, Cassette(Path(file)) if file is not None else None)
+        self.client = Client(self.egress, self.cassette)
         self.callers.authorizer.observers.append(self.client.judge_again)
 
     def openai_endpoint(self) -> openai_endpoint.Serve | None:
@@ -85,14 +96,19 @@ class Network:
         if caller.replayed is not None:
             replayed = caller.replayed
             await wait_first(partial(refuse_connections, network, replayed.note_connection), replayed.live.wait)
-        if self.client.cassette is not None:
+        if self.cassette is not None:
             log.warning("%s: [http] cassette has no connections: its program's own are refused", caller.name)
             await refuse_connections(network, lambda: None)
         if self._proxy is None:
             proxy = await run_in_thread(_load_proxy)
-            authorizer, ask_seconds = self.callers.authorizer, self.config.approvals.timeout
+            callers, ask_seconds = self.callers, self.config.approvals.timeout
             self._proxy = self._proxy or proxy(
-                self.egress, authorizer, self.connection_limit, ask_seconds, self.callers.charge_http
+                self.egress,
+                callers.authorizer,
+                callers.approvals,
+                self.connection_limit,
+                ask_seconds,
+                callers.charge_http,
             )
         await self._proxy.serve(network, caller)
 

@@ -123,12 +123,17 @@ def user_directories(project: Path | None) -> Sequence[Path]:
 
 
 def check_place(name: str, directories: Sequence[Path], workspaces: Iterable[str]) -> None:
-    """Raise :class:`BadPreset` if its file is in one of these workspaces, so that an agent could have written it."""
+    """Raise :class:`BadPreset` if its file is in one of these workspaces, so that an agent could have written it.
+
+    So are a link there to a file elsewhere, and what is in a directory that a link there leads to.
+    """
     file = list_presets(directories).get(name)
     if file is None or file.parent == SHIPPED:
         return
+    ways = [os.path.join(os.path.realpath(above), file.relative_to(above)) for above in file.parents]
     for place in workspaces:
-        if os.path.realpath(file).startswith(os.path.join(os.path.realpath(place), "")):
+        within = os.path.join(os.path.realpath(place), "")
+        if any(way.startswith(within) for way in (os.path.realpath(file), *ways)):
             fix = "move it to ~/.config/agentos/presets"
             raise BadPreset(f"the preset {name} is in the workspace {place}, where an agent can write it: {fix}")
 

@@ -1,6 +1,10 @@
-"""Where two texts differ, for people: the place, and what stands there in each."""
+"""Where two texts differ, for people: the place, and what stands there in each.
+
+Both may be an agent's, of any size: they are compared in steps, and no list is made of their lines.
+"""
 
 MAX_QUOTED = 160  # characters of a line that a difference quotes
+STEP = 64 << 10  # characters that are compared at a time: under 1 ms
 
 Difference = tuple[str, str, str]
 """The place, what was asked, and what is recorded."""
@@ -8,19 +12,35 @@ Difference = tuple[str, str, str]
 
 def find_difference(where: str, asked: str, recorded: str) -> Difference:
     """The first line in which they differ; ``where`` gets its number if either has several."""
-    lines, others = asked.split("\n"), recorded.split("\n")
-    same = next((at for at, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
-    at = min(len(lines), len(others)) if same is None else same
-    mine, other = (each[at] if at < len(each) else "(nothing)" for each in (lines, others))
-    begin = next((n for n, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), 0)
-    begin = max(0, begin - MAX_QUOTED // 2)
-    return (
-        where if len(lines) == len(others) == 1 else f"{where}, line {at + 1}",
-        shorten(mine[begin:]),
-        shorten(other[begin:]),
-    )
+    at, longer = _count_common(asked, recorded), max(asked, recorded, key=len)
+    if at == min(len(asked), len(recorded)) and longer[at : at + 1] == "\n":
+        at += 1  # the other one ends there: it doesn't have the line behind
+    begin = longer.rfind("\n", 0, at) + 1
+    if "\n" in asked or "\n" in recorded:
+        number = longer.count("\n", 0, at) + 1
+        where = f"{where}, line {number}"
+    return where, _quote_line(asked, begin, at), _quote_line(recorded, begin, at)
 
 
 def shorten(text: str) -> str:
     """The text, or its begin."""
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
+
+
+def _count_common(asked: str, recorded: str) -> int:
+    """How many characters they have in common at their begin."""
+    both = min(len(asked), len(recorded))
+    for at in range(0, both, STEP):
+        mine, other = asked[at : at + STEP], recorded[at : at + STEP]
+        if mine != other:
+            differing = (n for n, (one, another) in enumerate(zip(mine, other, strict=False)) if one != another)
+            return at + next(differing, min(len(mine), len(other)))
+    return both
+
+
+def _quote_line(text: str, begin: int, at: int) -> str:
+    """What stands around ``at`` in the line that begins at ``begin``."""
+    if begin > len(text):
+        return "(nothing)"
+    end, start = text.find("\n", at), max(begin, at - MAX_QUOTED // 2)
+    return shorten(text[start : min(len(text) if end < 0 else end, start + MAX_QUOTED + 1)])

@@ -147,8 +147,9 @@ class Events:
 
 
 def show(text: str) -> None:
+    """Print it; half a surrogate pair, of a text that was cut, as ``?``."""
     if text.strip():
-        print(text, flush=True)
+        print(text.encode(errors="replace").decode(), flush=True)
 
 
 def report(text: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from agentos.config.load import ConfigError, load
-from agentos.presets import SHIPPED, BadPreset, Preset, list_presets, read_preset, user_directories
+from agentos.presets import SHIPPED, BadPreset, Preset, check_place, list_presets, read_preset, user_directories
 from agentos.userland.cli.common import project_directory
 from agentos.userland.cli.main import cli
 
@@ -134,6 +134,19 @@ def test_a_preset_in_a_workspace_is_never_taken(tmp_path: Path, workspace: str) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another uid")
+@pytest.mark.parametrize("link", ["presets/mine.toml", "presets"])
+def test_a_preset_to_which_a_link_in_a_workspace_leads_is_not_taken(tmp_path: Path, link: str) -> None:
+    """As a cloned repository may have one: it chooses the file."""
+    elsewhere = add(tmp_path / "elsewhere")
+    place = tmp_path / "work" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(elsewhere if link.endswith(".toml") else elsewhere.parent)
+
+    with pytest.raises(BadPreset, match="the preset mine is in the workspace"):
+        check_place("mine", [tmp_path / "work" / "presets"], [str(tmp_path / "work")])
+    check_place("mine", [tmp_path / "elsewhere" / "presets"], [str(tmp_path / "work")])
+
+
 @pytest.mark.parametrize("what", ["mine.toml", "."])
 def test_a_preset_of_another_user_is_not_taken(tmp_path: Path, what: str) -> None:
     file = add(tmp_path)

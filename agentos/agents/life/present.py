@@ -56,6 +56,7 @@ class Life:
     jail: "Jail | None" = None  # while its program runs
     view: "View | None" = None  # of files, while a jailed program runs
     writes: Writes = field(factory=Writes)  # the kernel's to these files
+    still: trio.Lock = field(factory=trio.Lock)  # while its program is held still
     nursery: trio.Nursery | None = None
     children: Supervisor | None = None  # of the agents that it spawns, from the first one on
     spawns: bool = False  # whether it may spawn agents: until it stops

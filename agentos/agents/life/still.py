@@ -27,9 +27,9 @@ _STILL = (b"T", b"t", b"Z", b"X")  # of proc(5): stopped, traced, ended
 async def hold_still(agent: Agent | None) -> AsyncIterator[bool]:
     """Freeze all processes of an agent's jail, or stop them by a signal; yields whether there is a program.
 
-    No command can be started in it meanwhile, and the kernel's own writes to its files wait. Raises ``Busy`` while it
-    starts or stops, and ``Unavailable`` if they can't be stopped, or if signals have stopped them and the agent was
-    resumed or ended meanwhile.
+    Waits while another task holds it still. No command can be started in it meanwhile, and the kernel's own writes to
+    its files wait. Raises ``Busy`` while it starts or stops, and ``Unavailable`` if they can't be stopped, or if
+    signals have stopped them and the agent was resumed or ended meanwhile.
     """
     if agent is None or (agent.life.jail is None and not agent.alive):
         yield False
@@ -38,6 +38,7 @@ async def hold_still(agent: Agent | None) -> AsyncIterator[bool]:
     if jail is None or not isinstance(life, Life) or agent.state not in (State.RUNNING, State.PAUSED):
         raise Busy(f"{agent.name} is {agent.state}: try again when it runs or has ended")
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(life.still)  # the first of two copies to end would let it go on
         with trio.move_on_after(TIMEOUT) as waiting:
             await stack.enter_async_context(life.writes.hold())
         if waiting.cancelled_caught:

@@ -1,4 +1,8 @@
-"""Approval of what isn't a call of the table: tunnels and requests through the proxy."""
+"""Approval of what isn't a call of the table: tunnels and requests through the proxy.
+
+A person is asked about these also while the caller lives a recorded life again: no recording has them, so what answers
+its calls then (``Caller.approvals``) has no say here. ``approvals`` are the kernel's; without them nothing is asked.
+"""
 
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
@@ -9,7 +13,7 @@ from msgspec.structs import replace
 
 from agentos.kernel.asking import note_unapproved
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Question, Right
+from agentos.kernel.ports import Approvals, Decision, Question, Right
 from agentos_sdk.errors import CallError
 
 
@@ -24,29 +28,31 @@ Show = Callable[[], Awaitable[Shown]]
 """Called where a person must decide; it may receive more of a request. Raises ``CallError`` if it can't be shown."""
 
 
-def find_answer(caller: Caller, right: Right, decision: Decision) -> Decision | None:
+def find_answer(approvals: Approvals | None, caller: Caller, right: Right, decision: Decision) -> Decision | None:
     """The remembered answer that allows what the rule of ``decision`` asks about, whatever its content.
 
     Raises ``ApprovalRefused`` if a refusal is remembered, which is recorded.
     """
     question = build_question(right, decision, Shown(""))
-    if caller.approvals is None:
+    if approvals is None:
         return None
     try:
-        return caller.approvals.take(caller, replace(question, digest=""))  # no approval of one call has that digest
+        return approvals.take(caller, replace(question, digest=""))  # no approval of one call has that digest
     except CallError as error:
         note_unapproved(caller, question, error)
         raise
 
 
-def answered_until(caller: Caller, right: Right, decision: Decision) -> float | None:
+def answered_until(approvals: Approvals | None, caller: Caller, right: Right, decision: Decision) -> float | None:
     """Until when a remembered answer allows what the rule of ``decision`` asks about; see ``Approvals``."""
-    if caller.approvals is None or decision.effect != "ask":
+    if approvals is None or decision.effect != "ask":
         return None
-    return caller.approvals.answered_until(caller, build_question(right, decision, Shown("")))
+    return approvals.answered_until(caller, build_question(right, decision, Shown("")))
 
 
-async def require_or_ask(caller: Caller, right: Right, shown: Shown, deadline: float) -> Decision:
+async def require_or_ask(
+    approvals: Approvals | None, caller: Caller, right: Right, shown: Shown, deadline: float
+) -> Decision:
     """Return the decision that allows something that isn't a call of the table, such as a tunnel, to begin now.
 
     Waits for a person until ``deadline`` of Trio's clock where one must approve. Raises
@@ -57,7 +63,6 @@ async def require_or_ask(caller: Caller, right: Right, shown: Shown, deadline: f
         decision = caller.authorizer.decide(caller, right)
         if decision.effect == "allow":
             return decision
-        approvals = caller.approvals
         if decision.effect == "deny" or approvals is None:
             raise caller.refuse(right, decision)
         question = build_question(right, decision, shown)

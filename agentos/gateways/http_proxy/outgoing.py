@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentos.http.hang_up import unless_gone
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Right
+from agentos.kernel.ports import Approvals, Decision, Right
 from agentos.kernel.prepared import Refused, note_refusal
 from agentos.permissions.address_judge import ADDRESS_RULE, find_tunnel_refusal, judge_address_of
 from agentos.permissions.authorizer import PermissionAuthorizer
@@ -61,6 +61,7 @@ class OutgoingConnections:
 
     caller: Caller
     authorizer: PermissionAuthorizer
+    approvals: Approvals | None
     egress: Egress
     ask_seconds: float
     charge: Charge
@@ -150,13 +151,17 @@ class OutgoingConnections:
             raise refusal
         if decision.effect == "allow":
             return Granted(decision, decision)
-        found = find_answer(self.caller, right, decision) if decision.effect == "ask" else None
+        found = find_answer(self.approvals, self.caller, right, decision) if decision.effect == "ask" else None
         if found is None:
-            shown = await show() if decision.effect == "ask" and self.caller.approvals is not None else Shown("")
+            shown = await show() if decision.effect == "ask" and self.approvals is not None else Shown("")
             deadline = trio.current_time() + self.ask_seconds
-            found = await unless_gone(client, partial(require_or_ask, self.caller, right, shown, deadline))
+            found = await unless_gone(
+                client, partial(require_or_ask, self.approvals, self.caller, right, shown, deadline)
+            )
         by_rule = self.caller.authorizer.decide(self.caller, right)
-        return Granted(found, by_rule, answered_until(self.caller, right, by_rule) if to.method is None else None)
+        return Granted(
+            found, by_rule, answered_until(self.approvals, self.caller, right, by_rule) if to.method is None else None
+        )
 
     def _require_again(self, destination: Destination, granted: Granted) -> None:
         """Raise ``CallError`` if the rules refuse now, or the remembered answer that allowed a tunnel is gone.
@@ -167,7 +172,7 @@ class OutgoingConnections:
         decision = self.caller.authorizer.decide(self.caller, right)
         if decision.effect != "allow" and decision != granted.by_rule:
             raise decision.refusal
-        is_answered = granted.until is None or answered_until(self.caller, right, decision) is not None
+        is_answered = granted.until is None or answered_until(self.approvals, self.caller, right, decision) is not None
         if decision.effect == "ask" and not is_answered:
             raise decision.refusal
         if (refusal := find_tunnel_refusal(self.authorizer, self.caller, destination)) is not None:

@@ -17,6 +17,7 @@ from agentos.agents.jail.filtered_network import FilteredNetwork
 from agentos.http.accept import accept
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
+from agentos.kernel.ports import Approvals
 from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.errors import SandboxError
@@ -58,6 +59,7 @@ class Proxy:
 
     egress: Egress
     authorizer: PermissionAuthorizer
+    approvals: Approvals | None
     connection_limit: ConnectionLimit
     ask_seconds: float
     charge: Charge
@@ -65,7 +67,9 @@ class Proxy:
 
     async def serve(self, network: FilteredNetwork, caller: Caller) -> None:
         """Serve the network of one life of an agent until cancelled."""
-        outgoings = OutgoingConnections(caller, self.authorizer, self.egress, self.ask_seconds, self.charge)
+        outgoings = OutgoingConnections(
+            caller, self.authorizer, self.approvals, self.egress, self.ask_seconds, self.charge
+        )
         await AgentProxy(self, network, caller, outgoings).serve()
 
 

@@ -1,7 +1,8 @@
 """One recorded life that an agent lives again: what answers its calls, and what is found out by that."""
 
 # The life is replayed alone against its own recording: what it would do to others is compared and not done, what it
-# would be told comes from the recording. So no partner runs, nothing leaves, and a vendor isn't asked.
+# would be told comes from the recording. So no partner runs, nothing leaves, and a vendor isn't asked. Rights that it
+# gave up are given up again.
 # What must stay true: a call without an answer ends the replay, for what follows means nothing; rights are required as
 # ever, so a recording gives an agent nothing that it may not have today; approvals aren't asked for anew.
 # A fork goes live at the first call that isn't to be answered from the recording, and never before: a call that has no
@@ -153,6 +154,8 @@ class LifeReplay:
         assert recorded.reply is not None, "a call without a reply waits"
         if self.repeats_files and do is not None and op in (Op.READ, Op.WRITE):
             await self._compare_file(op, call, do, recorded)
+        if op is Op.SET_PERMS and do is not None and recorded.reply.get("success") is True:
+            await self._narrow(call, request, do, recorded)
         if self.put_files is not None and recorded.files:
             self._add_drift(await self.put_files(call, recorded), recorded)
         for chunk in recorded.chunks:
@@ -275,6 +278,15 @@ class LifeReplay:
         except CallError as error:
             body = codec.encode({"success": False, "code": error.code})
         self._add_drift(await run_in_thread(compare_replies, op.name, reply, body), recorded)
+
+    async def _narrow(self, call: Call, request: Any, do: Callable[[Any], Any], recorded: RecordedCall) -> None:
+        """Give up the rights that it gave up: told that it has, it relies on it once it is live."""
+        if request.agent_id not in (None, self.id, call.caller.id):
+            return  # an agent that it had spawned, which isn't there
+        try:
+            await do(call)
+        except CallError as error:
+            await self.compare_refused(Op.SET_PERMS, request, error, recorded)
 
     def _look(self) -> None:
         """End the agent if all was asked, and it waits for what the recorded one waited for at its end."""

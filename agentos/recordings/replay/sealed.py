@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LIVE = frozenset({Op.NOOP})  # it says nothing
 ABOUT_AGENTS = frozenset({Op.EXPLAIN, Op.INSPECT, Op.KILL, Op.WAIT, Op.PAUSE, Op.RESUME, Op.LOGS, Op.SEND, Op.FETCH,
-                          Op.KEYS, Op.EXEC, Op.USAGE, Op.GET_PERMS, Op.METRICS_AGENT})  # fmt: skip
+                          Op.KEYS, Op.EXEC, Op.USAGE, Op.GET_PERMS, Op.SET_PERMS, Op.METRICS_AGENT})  # fmt: skip
 OWN_FIELDS = ("name", "id", "agent", "agent_id", "to", "to_name")  # of these calls, which name an agent
 REFUSALS = (PermissionDenied, ApprovalRefused, ApprovalRequired)
 

@@ -20,12 +20,12 @@ import trio
 from attrs import define, field
 
 from agentos.services.differences import Difference, find_difference, shorten
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import Unavailable
 
 from .egress import JudgeAddress
-from .har import BadHar, Entry, RecordedResponse, read_har
+from .har import Entry, RecordedResponse, read_har
 from .request import Headers, Hop
 
 log = logging.getLogger(__name__)
@@ -64,28 +64,40 @@ class RecordedExchange:
 
 @define(eq=False)
 class Cassette:
-    """The recorded responses of a file, which is read at the first request."""
+    """The recorded responses of a file, read before any agent begins: one that can write to it changes nothing."""
 
     path: Path
-    entries: list[Entry] = field(factory=list)
-    _by_key: dict[Key, list[Entry]] = field(factory=lambda: defaultdict(list))
+    entries: Sequence[Entry]
+    _by_key: Mapping[Key, list[Entry]]
     _asked: Counter[Key] = field(factory=Counter)
     _missed: int = 0
-    _is_read: bool = False
-    _lock: trio.Lock = field(factory=trio.Lock)
+    _explaining: Limiter = field(factory=lambda: Limiter(1))  # each takes several times the memory of the bodies
+
+    @classmethod
+    def read(cls, path: Path) -> "Cassette":
+        """Read the file, and log what of it no agent gets. Raises :class:`~.har.BadHar`. Blocks."""
+        found, by_key = read_har(path), defaultdict[Key, list[Entry]](list)
+        if found.left_out:
+            log.info("cassette %s: no HTTP call can ask for %s: left out", path, name_entries(found.left_out))
+        if found.credentials:
+            log.warning(
+                "cassette %s: credentials are in headers of %s: no agent gets them, but whoever has the file does",
+                path,
+                name_entries(found.credentials),
+            )
+        for entry in found.entries:
+            by_key[make_key(entry.hop, entry.body)].append(entry)
+        return cls(path, found.entries, dict(by_key))
 
     @asynccontextmanager
     async def send(
         self, hop: Hop, headers: Headers, body: bytes, judge: JudgeAddress
     ) -> AsyncIterator[RecordedExchange]:
         """The recorded response to a request. Raises ``Unavailable``."""
-        async with self._lock:
-            if not self._is_read:
-                await run_in_thread(self._read)
         key = await run_in_thread(make_key, hop, body)
         entry = self._find(key)
         if entry is None:
-            why = await run_in_thread(self._explain_miss, key, hop, body)
+            why = await run_in_thread(self._explain_miss, key, hop, body, limiter=self._explaining)
             raise Unavailable(f"the cassette {self.path.name} has no response to this request: {why}")
         if entry.response.missing is not None:
             raise Unavailable(
@@ -104,24 +116,6 @@ class Cassette:
                 len(self.entries),
                 name_entries(unused),
             )
-
-    def _read(self) -> None:
-        try:
-            found = read_har(self.path)
-        except BadHar as error:
-            raise Unavailable(f"cassette: {error}") from None
-        if found.left_out:
-            log.info("cassette %s: no HTTP call can ask for %s: left out", self.path, name_entries(found.left_out))
-        if found.credentials:
-            log.warning(
-                "cassette %s: credentials are in headers of %s: no agent gets them, but whoever has the file does",
-                self.path,
-                name_entries(found.credentials),
-            )
-        self.entries = found.entries
-        for entry in self.entries:
-            self._by_key[make_key(entry.hop, entry.body)].append(entry)
-        self._is_read = True
 
     def _find(self, key: Key) -> Entry | None:
         """The first unused entry of an equal request, which is used then."""
@@ -197,7 +191,10 @@ def list_differences(hop: Hop, body: bytes, recorded: Entry) -> Iterator[Differe
     if isinstance(value, dict) and isinstance(kept, dict):
         yield from _differing_fields("body", _write_values(value), _write_values(kept))
     elif _canonical(value) != _canonical(kept) or (value is None and body != recorded.body):
-        yield find_difference("body", body.decode(errors="replace"), recorded.body.decode(errors="replace"))
+        try:
+            yield find_difference("body", body.decode(), recorded.body.decode())
+        except UnicodeDecodeError:
+            yield "body", f"{len(body)} bytes", f"{len(recorded.body)} bytes"
 
 
 def _differing_fields(what: str, asked: Mapping[str, str], recorded: Mapping[str, str]) -> list[Difference]:

@@ -249,6 +249,7 @@ class Client:
             request.destination = hop.destination
             request.judge_again()  # rules may have changed while it waited for its turn, or for the end of a redirect
             judge = request.permit.judge_address(hop.destination)
+            self.egress.judge_host(hop.destination.host, hop.destination.port, judge)  # also where none is connected to
             headers = outgoing.headers
             if keeps_origin:  # no other host has the caller's request sent with a secret
                 headers = replace_headers(headers, request.permit.secret_headers(hop.destination))

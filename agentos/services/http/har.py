@@ -13,6 +13,7 @@ Contents are decoded there: ``text`` is what the body was without its content co
 # credentials. What no agent can ask for (WebSockets, data: URLs, users in a URL) is left out.
 
 import base64
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -186,8 +187,9 @@ def _read_response(response: _Response, method: str) -> RecordedResponse:
         missing = "its body isn't in the file: save it with contents"
     text, size = content.text or "", content.size
     body = _decode(text, content.encoding, "response.content") if has_body else b""
-    if not content.encoding and len(body) != size and len(text) == size and max(text) <= "\xff":
-        body = text.encode("latin-1")  # each byte was read as a character: it wasn't UTF-8, or didn't say so
+    if has_body and not content.encoding and len(body) != size and len(text) == size:
+        with contextlib.suppress(UnicodeEncodeError):
+            body = text.encode("latin-1")  # each byte was read as a character: it wasn't UTF-8, or didn't say so
     return RecordedResponse(response.status, [*_read_headers(response.headers, has_body)], body, missing)
 
 

@@ -78,3 +78,21 @@ def test_a_package_with_a_pipe_is_not_installed(installed: Callable[[Leave], Pat
         installed(leave)
 
     assert not (tmp_path / "packages" / "notes").exists()
+
+
+def test_a_package_whose_copy_would_fill_the_disk_is_not_installed(
+    installed: Callable[[Leave], Path], tmp_path: Path
+) -> None:
+    """Holes and hard links cost its jail nothing."""
+
+    def leave(package: Path) -> None:
+        make_package(package)
+        (package / "0").touch()
+        os.truncate(package / "0", 1 << 20)
+        for number in range(1, 2100):
+            os.link(package / "0", package / str(number))
+
+    with pytest.raises(Failed, match=r"notes isn't installed: its files have 22\d{8} bytes, more than 2147483648"):
+        installed(leave)
+
+    assert not (tmp_path / "packages" / "notes").exists()

@@ -115,6 +115,7 @@ def test_a_program_that_reads_nothing_ends_with_its_own_status(kernel: Kernel, c
     ("events", "stdout", "stderr"),
     [
         ([{"type": "result", "result": "one"}], "one\n", ""),
+        ([{"type": "result", "result": "cut within \ud83d"}], "cut within ?\n", ""),
         ([{"type": "result", "is_error": True, "subtype": "error_max_turns"}], "", "it has failed: error_max_turns\n"),
         ([{"type": "assistant", "message": {"content": [{"type": "text", "text": "half"}]}}], "", "half\n"),
         ([[], 5, None, {"type": 1}, {"type": "assistant"}, {"type": "user", "message": {"content": [1]}}], None, ""),

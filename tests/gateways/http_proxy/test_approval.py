@@ -55,11 +55,11 @@ class Asked:
 
 @asynccontextmanager
 async def asking(place: Path) -> AsyncIterator[Asked]:
-    async with world({"api.test": ["127.0.0.1"]}) as here, opened(place) as desk:
+    async with opened(place) as desk, world({"api.test": ["127.0.0.1"]}, desk.queue) as here:
         asked = Asked(here, desk, "")
         asked.host = f"api.test:{await here.serve(asked.answer)}"
         here.grant(ask=[asked.host], allow=["127.0.0.1:" + asked.host.partition(":")[2]])
-        here.caller.approvals, desk.queue.on_forgotten = desk.queue, here.authorizer.announce_change
+        desk.queue.on_forgotten = here.authorizer.announce_change
         yield asked
 
 

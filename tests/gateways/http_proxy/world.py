@@ -11,7 +11,7 @@ from attrs import define, field
 from agentos.agents.jail.filtered_network import FilteredNetwork
 from agentos.gateways.http_proxy.proxy import Proxy
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Effect
+from agentos.kernel.ports import Approvals, Effect
 from agentos.kernel.table import Table
 from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
@@ -124,7 +124,9 @@ class World:
 
 
 @asynccontextmanager
-async def world(records: Mapping[str, Records] | None = None, **granted: Sequence[str]) -> AsyncIterator[World]:
+async def world(
+    records: Mapping[str, Records] | None = None, approvals: Approvals | None = None, **granted: Sequence[str]
+) -> AsyncIterator[World]:
     """A running proxy. ``records`` are addresses by name; every name in ``test`` has 127.0.0.1 unless it says else."""
     authorizer = PermissionAuthorizer(AgentTree(lambda *_: True, str, lambda *_: False, lambda *_: False))
     authorizer.add_caller(AGENT, rules(**granted), NAMES)
@@ -138,7 +140,12 @@ async def world(records: Mapping[str, Records] | None = None, **granted: Sequenc
         nursery = await stack.enter_async_context(trio.open_nursery())
         limit = ConnectionLimit(1000)
         proxy = Proxy(
-            Egress(HttpSettings(resolver=dns.address)), authorizer, limit, ask_seconds=30, charge=quotas.charge
+            Egress(HttpSettings(resolver=dns.address)),
+            authorizer,
+            approvals,
+            limit,
+            ask_seconds=30,
+            charge=quotas.charge,
         )
         nursery.start_soon(partial(proxy.serve, network, caller))
         with trio.fail_after(60):

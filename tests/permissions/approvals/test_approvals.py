@@ -416,11 +416,11 @@ async def test_the_next_kernel_drops_what_has_expired(tmp_path: Path, monkeypatc
 
 async def test_a_tunnel_waits_like_a_call(desk: Desk) -> None:
     asking = caller(4, "tess")
-    asking.approvals = desk.queue
     decisions = list[Decision]()
 
     async def tunnel(shown: Shown) -> None:
-        decisions.append(await require_or_ask(asking, Right("read", "/data/x"), shown, trio.current_time() + HOUR))
+        right, ends = Right("read", "/data/x"), trio.current_time() + HOUR
+        decisions.append(await require_or_ask(desk.queue, asking, right, shown, ends))
 
     desk.nursery.start_soon(tunnel, Shown("CONNECT x:443"))
     [entry] = await desk.listed()
@@ -432,9 +432,9 @@ async def test_a_tunnel_waits_like_a_call(desk: Desk) -> None:
 
 async def test_a_tunnel_that_a_rule_denies_is_not_asked_about(desk: Desk) -> None:
     denied = caller(4, "tess")
-    denied.approvals, denied.authorizer = desk.queue, Grants(denied=["read"])
+    denied.authorizer = Grants(denied=["read"])
 
     with pytest.raises(PermissionDenied):
-        await require_or_ask(denied, Right("read", "/data/x"), Shown(""), trio.current_time() + HOUR)
+        await require_or_ask(desk.queue, denied, Right("read", "/data/x"), Shown(""), trio.current_time() + HOUR)
 
     assert desk.queue.pending() == []

@@ -2,14 +2,17 @@
 
 import json
 import logging
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentos.services.http.addresses import Address
 from agentos.services.http.cassette import Cassette
 from agentos.services.http.client import Client
-from agentos.services.http.egress import Egress
+from agentos.services.http.destination import Destination
+from agentos.services.http.egress import Egress, JudgeAddress
 from agentos.services.http.request import OutgoingRequest, Permit
 from agentos.services.http.secrets import Redactor
 from agentos_sdk.errors import PermissionDenied, QuotaExceeded, Unavailable
@@ -36,7 +39,7 @@ async def get(
 
 
 def playing(path: Path) -> Client:
-    return Client(Egress(), Cassette(path))
+    return Client(Egress(), Cassette.read(path))
 
 
 def post(url: str, body: object, text: str) -> dict[str, Any]:
@@ -141,12 +144,54 @@ async def test_a_used_up_budget_refuses_the_request_and_leaves_the_entry(path: P
     assert await get(client, "http://a.example/") == (200, b"one")
 
 
-async def test_a_file_that_has_become_unusable_is_told_to_each_request(path: Path) -> None:
-    client = playing(path)
+async def test_what_is_written_to_the_file_later_reaches_no_agent(path: Path) -> None:
+    """It may stand in the workspace of another agent, which writes to it before the first request."""
+    client = playing(write(path, entry("http://a.example/", "recorded")))
+    write(path, entry("http://a.example/", "planted"), entry("http://b.example/", "planted"))
 
-    for _ in range(2):
-        with pytest.raises(Unavailable, match=r"cassette: .*shop\.har can't be read: No such file"):
-            await get(client, "http://a.example/")
+    assert await get(client, "http://a.example/") == (200, b"recorded")
+    with pytest.raises(Unavailable, match=r"nothing is recorded of http://b\.example"):
+        await get(client, "http://b.example/")
+
+
+async def test_a_redirect_to_an_address_that_rules_refuse_is_refused_though_it_is_recorded(path: Path) -> None:
+    moved = {"status": 302, "headers": [{"name": "Location", "value": "http://10.0.0.7/keys"}]}
+    write(path, entry("http://a.example/", response=moved), entry("http://10.0.0.7/keys", "here"))
+
+    def judge_address(to: Destination) -> JudgeAddress:
+        def judge(address: Address, port: int) -> None:
+            raise PermissionDenied(f"{address} is private")
+
+        return judge
+
+    permit = Permit(judge_address, follow, lambda to: None)
+    with pytest.raises(PermissionDenied, match=r"10\.0\.0\.7 is private"):
+        await get(playing(path), "http://a.example/", redirects=1, permit=permit)
+
+
+async def test_a_miss_with_a_large_body_takes_little_memory_of_its_own(path: Path) -> None:
+    """As a list of its lines it took twenty times the body's size, for each request under way."""
+    lines = "a b\n" * (1 << 20)
+    client = playing(write(path, entry("http://a.example/", "", "POST", request={"postData": {"text": lines}})))
+    body = f"{lines}other".encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unavailable, match=f"entry 1 but for body, line {(1 << 20) + 1}"):
+            await get(client, "http://a.example/", "POST", body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 * len(body)
+
+
+async def test_bodies_that_are_no_text_are_told_by_their_sizes(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sent = {"postData": {"text": "/w==", "encoding": "base64"}}
+    client = playing(write(path, entry("http://a.example/", "", "POST", request=sent)))
+
+    with pytest.raises(Unavailable, match=r"entry 1 but for body$"):
+        await get(client, "http://a.example/", "POST", b"\xfe\xff")
+    assert "body: recorded '1 bytes', asked '2 bytes'" in caplog.text
 
 
 async def test_what_was_not_used_and_what_has_credentials_is_logged(

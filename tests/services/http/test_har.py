@@ -72,6 +72,18 @@ def test_a_text_with_a_character_for_each_byte_is_these_bytes(tmp_path: Path) ->
     assert [one.response.body for one in found.entries] == [data, "grün".encode("latin-1"), data]
 
 
+def test_a_response_that_has_no_body_gets_none_from_a_content(tmp_path: Path) -> None:
+    """A body behind HEAD, 204 or 304 is none that a server can send."""
+    content = {"content": {"size": 3, "text": "abc"}}
+    found = read(
+        tmp_path,
+        entry("http://a.example/", "abc", "HEAD"),
+        *(entry("http://a.example/", response={"status": status, **content}) for status in (204, 304)),
+    )
+
+    assert [one.response.body for one in found.entries] == [b"", b"", b""]
+
+
 def test_a_requests_body_is_its_text_or_its_form(tmp_path: Path) -> None:
     form = {"mimeType": "application/x-www-form-urlencoded; charset=UTF-8", "params": [{"name": "a b", "value": "ü"}]}
     upload = {"mimeType": "multipart/form-data", "params": [{"name": "file"}]}

@@ -278,6 +278,44 @@ def test_an_agent_without_a_jail_and_a_whole_directory_are_not_exported(own_kern
         assert (told["code"], "no agent was exported" in told["error"]) == ("bad_request", True)
 
 
+COUNTS = """
+import os
+with open("m", "wb") as file:
+    file.truncate(8 << 20)
+one, other = (os.open(name, os.O_RDWR | os.O_CREAT) for name in "az")
+number = 0
+while True:
+    number += 1
+    for each in (one, other):
+        os.pwrite(each, b"%09d" % number, 0)
+"""
+
+
+def test_of_several_exports_at_once_each_has_the_files_of_one_instant(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    """The first one to end let the program go on in which the others copied files."""
+    kernel = own_kernel()
+    with kernel.client() as client:
+        up(client.spawn("counts", command=["python3", "-c", COUNTS]))
+        until(lambda: client.exec(["test", "-s", "z"], name="counts")["exit_code"] == 0, "it counts")
+        files = [tmp_path / f"{number}.tar" for number in range(3)]
+
+        def export(file: Path) -> None:
+            with kernel.client() as own, file.open("wb") as out, own.export_agent("counts", ["workspace"]) as pieces:
+                for piece in pieces:
+                    out.write(piece)
+
+        threads = [threading.Thread(target=export, args=(file,)) for file in files]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+
+    for file in files:
+        with tarfile.open(file) as found:
+            one, other = (int(found.extractfile(f"workspace/{name}").read()) for name in "az")  # type: ignore[union-attr]
+        assert one - other in (0, 1)
+
+
 def test_a_name_belongs_to_an_import_until_that_has_ended(own_kernel: OwnKernel, tmp_path: Path) -> None:
     """Else an import that finds the name taken at its end removes the private keys of the other agent."""
     kernel, path, files = own_kernel(), tmp_path / "many.tar", tmp_path / "files"

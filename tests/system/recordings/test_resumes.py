@@ -85,6 +85,15 @@ with AgentOSClient() as me:
         os.kill(os.getpid(), signal.SIGKILL)
 print("over", flush=True)
 """,
+    "narrows": """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    assert me.set_permissions({"level": "sandboxed"})["success"]
+    me.think("first")
+    die("narrowed")
+    print(me.http(url)["code"], flush=True)
+""",
     "sdk": """
 from agentos_sdk import AgentOSClient
 
@@ -320,3 +329,53 @@ def test_a_crash_without_a_further_reply_is_not_repeated_for_ever(entered: Path)
         assert [each["type"] for each in told] == ["LIFE_RESUMED", "RESUME_FAILED"] * 2 + ["LIFE_RESUMED"]
         assert "with no reply beyond the 1 recorded ones" in told[1]["data"]["reason"]
         assert len(made.met.exchanges) == 3
+
+
+@pytest.mark.usefixtures("kernels")
+def test_rights_that_a_life_gave_up_are_given_up_when_it_goes_on_in_the_next_kernel(entered: Path) -> None:
+    with agents(entered, "kernel", {"narrows": ["narrowed"]}) as made:
+        until((made.work / "narrows" / "killed-narrowed").exists, "it is at its point")
+        until(lambda: sum(one.reply is not None for one in made.last_calls("narrows")) == 2, "that is recorded")
+        made.kernel.kill()
+        made.kernel.start_again()
+        with made.kernel.client() as client:
+            until(lambda: lines(client, "narrows", "stdout"), "it has tried what it may not do any more")
+            assert lines(client, "narrows", "stdout") == ["permission_denied"]
+        assert made.server.asked == []
+        assert len(made.met.exchanges) == 1
+
+
+CONNECTS = """
+import os, signal, sys
+from http.client import HTTPConnection
+from agentos_sdk import AgentOSClient
+
+if not os.path.exists("lived"):
+    open("lived", "w").close()
+    with AgentOSClient() as me:
+        me.now()
+    os.kill(os.getpid(), signal.SIGKILL)
+by_proxy = HTTPConnection(os.environ["HTTP_PROXY"].removeprefix("http://"))
+by_proxy.request("GET", sys.argv[1])
+print("got", by_proxy.getresponse().read(), flush=True)
+"""
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_person_is_asked_about_connections_of_a_life_that_goes_on(entered: Path) -> None:
+    """No recording has them, so that what a person had decided in the life before says nothing about them."""
+    (entered / "connects.py").write_text(CONNECTS)
+    with http_server() as server:
+        server.answers = {"/": response(b"done")}
+        toml = AGENT.format(name="connects", place=entered, port=server.port, args=json.dumps([server.url("/")]))
+        rules = f'ask = {{ domains = ["127.0.0.1:{server.port}"] }} }}'
+        toml = f'{toml.partition("allow =")[0]}{rules}\nnetwork = "filtered"\n'
+        (entered / "work" / "connects").mkdir(parents=True)
+        (entered / "work" / "connects").chmod(0o777)
+        with running(toml) as kernel, kernel.client() as client:
+            until(lambda: client.approvals()["pending"] or server.asked, "a person is asked")
+            assert server.asked == []
+            [asked] = client.approvals()["pending"]
+            assert f"GET {server.url('/')}" in asked["shown"]
+            up(client.decide(asked["id"], True))
+            until(lambda: "got" in str(lines(client, "connects")), "it has the response")

@@ -99,6 +99,24 @@ def test_a_fork_has_rights_and_budgets_of_its_own_and_no_mail(worker: Kernel) ->
         assert client.inspect("worker-1")["supervisor"].startswith("root/spawned/")
 
 
+def test_a_fork_of_an_agent_that_narrowed_itself_is_refused_and_asked_about_what_that_one_was(worker: Kernel) -> None:
+    """The rights that it had chosen alone, without what the operator had denied, would be more than its own."""
+    allowed = {"level": "sandboxed", "allow": {"send": ["*"], "state_write": ["*"]}}
+    with worker.client() as client:
+        run(client, "")
+        number = info(client, "worker")["id"]
+        denied = {"deny": {"state_write": ["secret/*"]}, "ask": {"state_write": ["asked/*"]}}
+        up(client.set_permissions({**allowed, **denied}, agent_id=number))
+        up(ask(client, number, "set_permissions", permissions=allowed))
+
+        [fork] = up(client.fork("worker"))["agents"]
+
+        for one in (number, fork["id"]):
+            keys = ("secret/a", "asked/a", "a")
+            found = [up(client.explain(one, "STORE", {"key": key, "scope": "global"})) for key in keys]
+            assert [each["decision"] for each in found] == ["deny", "ask", "allow"]
+
+
 def test_forks_by_the_command_line(worker: Kernel, agentos: Agentos) -> None:
     with worker.client() as client:
         run(client, "open('a.txt', 'w').write('one')")

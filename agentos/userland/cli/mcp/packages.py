@@ -22,7 +22,8 @@ from agentos.userland.cli.common import Failed, check_reply, printable
 from agentos_sdk import AgentOSClient
 
 INSTALL_SECONDS: Final = 600.0
-LIMITS: Final = {"memory": "1G", "disk": "2G", "inodes": 200_000, "max_pids": 256, "open_files": 4096}
+MAX_COPIED: Final = 2 << 30  # bytes of the installed files together
+LIMITS: Final = {"memory": "1G", "disk": MAX_COPIED, "inodes": 200_000, "max_pids": 256, "open_files": 4096}
 SHOWN_LINES: Final = 15  # of the output of an installation that failed
 CODE: Final = "/agent"  # where a jail has the installed files
 MAX_MANIFEST: Final = 1 << 20  # bytes of a package.json
@@ -135,7 +136,14 @@ def install(client: AgentOSClient, server: str, package: Package, place: Path) -
 
 
 def _copy(package: Package, made: Path, place: Path) -> None:
-    """Copy what was installed. Symlinks are copied as such: only the jail that gets the copy follows them."""
+    """Copy what was installed. Symlinks are copied as such: only the jail that gets the copy follows them.
+
+    A copy has no holes and no hard links, so that it may need a thousand times the disk that its jail was allowed.
+    """
+    walked = (os.path.join(directory, name) for directory, _, names in os.walk(made) for name in names)
+    needed = sum(os.lstat(path).st_size for path in walked)
+    if needed > MAX_COPIED:
+        raise Failed(f"{package.name} isn't installed: its files have {needed} bytes, more than {MAX_COPIED}")
     try:
         shutil.copytree(made, place, symlinks=True)
     except OSError as error:  # shutil.Error is one, too: for a pipe, for example

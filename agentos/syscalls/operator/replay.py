@@ -156,7 +156,8 @@ class ReplayCalls:
         told.hash_seed = life.hash_seed
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
-        told.progress.notes += [*notes, *list_losses(found, switch, life)]
+        lacks = [f"the recording was given away without {one}" for one in recording.manifest.lacks]
+        told.progress.notes += [*lacks, *notes, *list_losses(found, switch, life)]
         keys = None
         if switch.live:
             own = await run_in_thread(os.path.samefile, recording.path.parent, self.recorder.directory)

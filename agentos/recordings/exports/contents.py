@@ -61,6 +61,8 @@ class Rewriter:
             agents = {name: replace(facts, command=None, python=None) for name, facts in manifest.agents.items()}
             found = replace(found, agents=agents, masks=[], reason=found.reason and "it ended by itself")
         if self.contents.change is not None:
+            masks = [mask for mask in found.masks if self.change_text(mask) == mask]  # with a mark it may be none
+            found = replace(found, masks=masks)
             lives = [replace(self._change_struct(life), life=self._name(life.life)) for life in found.lives]
             named = _as_name(self.change_text(found.name))
             found = replace(

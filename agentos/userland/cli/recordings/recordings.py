@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from agentos.recordings.format import SUFFIX
 from agentos.recordings.kept import remove, scan
-from agentos.recordings.masks import BUILT_IN
+from agentos.recordings.masks import BUILT_IN, BadMask
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_table, printable, table_width
@@ -130,7 +130,7 @@ def readable() -> Iterator[None]:
     """An error ends the command with one line."""
     try:
         yield
-    except BadRecording as error:
+    except (BadMask, BadRecording) as error:
         raise Failed(str(error)) from None
     except OSError as error:
         raise Failed(f"{error.filename}: {error.strerror}") from None

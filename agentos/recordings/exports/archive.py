@@ -43,12 +43,14 @@ def write_export(
     Raises :class:`CantExport`, ``BadList``, ``BadRecording``, ``NotKept`` and ``OSError``; then what was written is of
     no use.
     """
+    only = None
     if redaction is not None:
         rewriter = Rewriter(Contents(without, redaction.collect))
+        only = rewriter.numbers  # the recording may go on meanwhile
         for _, pieces in list_parts(recording, rewriter, rewriter.rewrite_manifest(recording.manifest)):
             for _ in pieces:
                 pass
-    rewriter = Rewriter(Contents(without, redaction.replace if redaction is not None else None))
+    rewriter = Rewriter(Contents(without, redaction.replace if redaction is not None else None), only)
     manifest = rewriter.rewrite_manifest(recording.manifest)
     at = int(recording.manifest.began)
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -72,7 +74,7 @@ def _describe(name: str, kind: bytes, mode: int, at: int) -> tarfile.TarInfo:
 
 
 def list_parts(recording: Recording, rewriter: Rewriter, manifest: Manifest) -> Iterator[Part]:
-    """The files of an export; the pieces of each are to be read before the next."""
+    """The files of an export; the pieces of each are to be read before the next, which may depend on them."""
     yield MANIFEST, [encode_manifest(manifest)]
     yield CALLS, _check_lines(rewriter.rewrite_lines(recording.calls()))
     if rewriter.contents.has_files:
@@ -94,7 +96,8 @@ def _list_files(recording: Recording, rewriter: Rewriter) -> Iterator[Part]:
             kept = stack.enter_context(beneath.open_directory(own, FILES))
         except FileNotFoundError:
             return
-        for name in sorted(filter(str.isdecimal, os.listdir(kept)), key=int):
+        there = {*os.listdir(kept)}
+        for name in (str(number) for number in sorted(rewriter.numbers) if str(number) in there):
             with beneath.open_directory(kept, name) as here:
                 if beneath.look(here, INDEX) is not None:  # it is written last
                     yield from _list_changes(here, f"{FILES}/{name}", rewriter)

@@ -44,9 +44,15 @@ class Contents:
 
 @define(eq=False)
 class Rewriter:
-    """Rewrites one recording. The names of lives stay names."""
+    """Rewrites one recording. The names of lives stay names.
+
+    ``only``: the first numbers of the calls that it takes, others may have come since; all without it. ``numbers`` are
+    those of the calls that it has rewritten.
+    """
 
     contents: Contents
+    only: Collection[int] | None = None
+    numbers: set[int] = Factory(set)
     _lives: dict[str, str] = Factory(dict)
     change_text: Callable[[str], str] = Factory(
         lambda self: lru_cache(maxsize=4096)(self._change_anew),  # a question repeats those before it
@@ -110,6 +116,9 @@ class Rewriter:
         """The lines of the calls; a question is what follows an earlier one of its life."""
         differences = dict[str, Differences]()
         for call in calls:
+            if self.only is not None and call.begin not in self.only:
+                continue
+            self.numbers.add(call.begin)
             found = self._rewrite(call)
             request = found.request
             if found.call == "THINK" and "messages" in request:

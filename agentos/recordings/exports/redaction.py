@@ -20,7 +20,8 @@ from agentos.services.logs.pattern import Pattern, PatternError
 
 MIN_TEXT = 4  # bytes: a shorter one stands in many words
 MAX_TEXTS = 5_000  # that are listed, or found by patterns
-MAX_TEXT = 10_000  # characters
+MAX_TEXT = 2_000  # bytes
+MAX_ALL = 100_000  # bytes of all texts: their expression is made in some seconds
 MAX_LINES = 1_000
 MAX_MEMORY = 256 << 20  # bytes, of the expression of all texts
 MAX_LAYERS = 3  # of base64 in base64
@@ -45,13 +46,13 @@ class BadList(ValueError):
 
 @define(eq=False)
 class Redaction:
-    """What is listed. ``collect`` is given all that is to be written, and then ``replace``."""
+    """What is listed. ``collect`` is given all that is to be written, and then ``replace``: both raise BadList."""
 
     patterns: Sequence[tuple[int, str, Pattern]] = ()  # with the number of their line, and as they are written
     texts: dict[str, int] = field(factory=dict)  # with the number of their line, in the order of their marks
     found: set[str] = field(factory=set)  # those of them that were replaced
     _every: "re2._Regexp[str] | None" = None
-    _numbers: dict[bytes, int] = field(factory=dict)
+    _known: dict[bytes, tuple[int, str]] = field(factory=dict)  # the texts with their numbers, by their forms
 
     def collect(self, data: bytes) -> bytes:
         """Note what the patterns match in data, which is returned as it is. Raises :class:`BadList`."""
@@ -82,7 +83,11 @@ class Redaction:
         if not self.texts:
             return data
         if self._every is None:
-            self._every = self._compile()
+            if (size := sum(len(text.encode()) for text in self.texts)) > MAX_ALL:
+                raise BadList(f"the texts that would be replaced have {size:,} bytes together, more than {MAX_ALL:,}")
+            longest_first = sorted(self.texts, key=lambda text: -len(text))  # one may hold another
+            self._known = {text.encode(): (number, text) for number, text in enumerate(self.texts, 1)}
+            self._every = _compile("|".join(map(escape_anyhow, longest_first)))
         marked: bytes = self._every.sub(self._mark, data)
         spans = [*self._search_base64(marked, MAX_LAYERS)]
         if spans:
@@ -92,22 +97,16 @@ class Redaction:
             marked = bytes(blanked)
         return marked
 
-    def _compile(self) -> "re2._Regexp[str]":
-        options = re2.Options()
-        options.log_errors, options.never_capture, options.max_mem = False, True, MAX_MEMORY
-        longest_first = sorted(self.texts, key=lambda text: -len(text))  # one may hold another
-        return re2.compile("|".join(map(escape_anyhow, longest_first)), options)
-
     def _mark(self, found: "re2._Match[bytes]") -> bytes:
         return f"⟦redacted {self._number(found.group())}⟧".encode()
 
     def _number(self, matched: bytes) -> int:
-        if (known := self._numbers.get(matched)) is None:
+        if (known := self._known.get(matched)) is None:
             texts = sorted(enumerate(self.texts, 1), key=lambda each: -len(each[1]))
-            number, text = next(each for each in texts if re2.fullmatch(escape_anyhow(each[1]), matched))
-            known = self._numbers[matched] = number
-            self.found.add(text)
-        return known
+            known = next(each for each in texts if _compile(escape_anyhow(each[1])).fullmatch(matched))
+            self._known[matched] = known
+        self.found.add(known[1])
+        return known[0]
 
     def _search(self, data: bytes, layers: int) -> Iterator[Span]:
         assert self._every is not None, "it was compiled"
@@ -130,6 +129,15 @@ class Redaction:
                         break
                     if begin < start + size:
                         yield place + max(begin - start, 0), place + min(end - start, size)
+
+
+def _compile(expression: str) -> "re2._Regexp[str]":
+    options = re2.Options()
+    options.log_errors, options.never_capture, options.max_mem = False, True, MAX_MEMORY
+    try:
+        return re2.compile(expression, options)
+    finally:
+        re2.purge()  # its cache would keep 128 of them
 
 
 def _join_runs(data: bytes, least: int) -> tuple[bytes, list[tuple[int, int, int]]]:

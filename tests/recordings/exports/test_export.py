@@ -13,7 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from agentos.recordings.changes import INDEX, Change
-from agentos.recordings.format import FILES, FORMER, AgentFacts, Differences, Life, encode_line
+from agentos.recordings.exports.contents import Contents, Rewriter
+from agentos.recordings.exports.redaction import read_list
+from agentos.recordings.format import CALLS, FILES, FORMER, AgentFacts, Differences, Life, encode_line
 from agentos.recordings.reader import Recording, read_recording
 from agentos.userland.cli.main import cli
 from tests.recordings.written import LIFE, line, write_file, write_recording
@@ -189,6 +191,18 @@ def test_without_files_calls_stay(full: Path) -> None:
     assert [call.request for call in found.calls()] == [call.request for call in read_recording(full).calls()]
     assert not any(call.files for call in found.calls())
     assert {life.no_files for life in found.manifest.lives} == {"its files were left out when it was given away"}
+
+
+def test_a_call_that_comes_between_the_two_readings_is_left_out(tmp_path: Path) -> None:
+    path, redaction = write_recording(tmp_path / "r.recording", [line(1, "EXEC")]), read_list("/secret-[0-9]+/")
+    recording, first = read_recording(path), Rewriter(Contents((), redaction.collect))
+    assert len([*first.rewrite_lines(recording.calls())]) == 1
+    with (path / CALLS).open("ab") as file:
+        file.write(encode_line(line(2, "EXEC", request={"command": "echo secret-1234"})) + b"\n")
+
+    second = Rewriter(Contents((), redaction.replace), first.numbers)
+
+    assert len([*second.rewrite_lines(recording.calls())]) == 1
 
 
 def test_calls_of_the_former_file_are_in_the_export(tmp_path: Path) -> None:

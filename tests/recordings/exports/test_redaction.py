@@ -115,7 +115,7 @@ def test_patterns_that_match_nothing_replace_nothing() -> None:
         ("/(/", r"line 1: /\(/: "),
         ("/x*/", "matches an empty text"),
         ("\n" * 1000 + "text", "line 1001: expected at most 1,000 lines"),
-        ("x" * 10_001, "got 10001"),
+        ("x" * 2_001, "got 2001"),
     ],
 )
 def test_a_list_that_can_not_be_used_says_which_line_and_why(written: str, said: str) -> None:
@@ -128,3 +128,5 @@ def test_a_pattern_that_matches_short_texts_or_too_many_is_refused() -> None:
         read_list("/[0-9]/").collect(b"take 7")
     with pytest.raises(BadList, match="more than 5,000 texts"):
         read_list("/[0-9]+/").collect(" ".join(map(str, range(10_000, 10_001 + MAX_TEXTS))).encode())
+    with pytest.raises(BadList, match="have 102,000 bytes together, more than 100,000"):
+        read_list("\n".join(f"{number:03}" + "x" * 1997 for number in range(51))).replace(b"any")

@@ -172,7 +172,7 @@ def put_changes(
             own = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, own)
             kept = stack.enter_context(beneath.open_directory(own, f"{FILES}/{number}"))
-            changes = _read_index(kept)
+            changes = read_index(kept)
             size = sum(one.st_size for number in range(len(changes)) if (one := beneath.look(kept, str(number))))
         except OSError as error:
             raise NotKept(f"what call {number} has changed can't be read: {error.strerror}") from None
@@ -194,7 +194,8 @@ def put_changes(
     return failed
 
 
-def _read_index(kept: int) -> Sequence[Change]:
+def read_index(kept: int) -> Sequence[Change]:
+    """What a command has changed, from the directory in which that is kept. Raises :class:`NotKept`, ``OSError``."""
     with beneath.open_file(kept, INDEX) as file:
         data = os.read(file, MAX_INDEX_BYTES)
     try:

@@ -11,6 +11,7 @@ from attrs import frozen
 from agentos.llm.cassettes.recorded_question import digest_masked, write_canonical
 
 from .format import Json
+from .masks import NO_MASKS, Masks
 from .matching import UNSEEN, Difference, Matcher, Miss, list_differences
 from .reader import RecordedCall
 
@@ -33,24 +34,30 @@ NOISE = frozenset(
 
 @frozen
 class Pair:
-    """A call of each life, and how they differ; one of them is None if only the other life has it."""
+    """A call of each life, and how they differ; one of them is None if only the other life has it.
+
+    ``masks`` are the names of those that made it equal.
+    """
 
     first: RecordedCall | None
     second: RecordedCall | None
     differences: Sequence[Difference] = ()
     why: str = ""
+    masks: Sequence[str] = ()
 
     @property
     def differs(self) -> bool:
         return self.first is None or self.second is None or bool(self.differences)
 
 
-def pair_calls(first: Iterable[RecordedCall], second: Iterable[RecordedCall]) -> Sequence[Pair]:
+def pair_calls(
+    first: Iterable[RecordedCall], second: Iterable[RecordedCall], masks: Masks = NO_MASKS
+) -> Sequence[Pair]:
     """The calls of the second life in the order of their begins, each with the first's, and then what is left of that.
 
     In differences ``recorded`` is the first life's text. Takes as long as a replay of the second life would.
     """
-    matcher, pairs = Matcher(), list[Pair]()
+    matcher, pairs = Matcher(masks), list[Pair]()
     for call in sorted(first, key=lambda call: call.begin):
         if call.call not in UNSEEN:
             matcher.add(call)
@@ -61,11 +68,13 @@ def pair_calls(first: Iterable[RecordedCall], second: Iterable[RecordedCall]) ->
         if isinstance(found, Miss):
             pairs.append(Pair(None, call, found.differences, found.why))
         else:
-            pairs.append(Pair(found.call, call, [*found.drift, *compare_answers(found.call.reply, call.reply)]))
+            differences = [*found.drift, *compare_answers(found.call.reply, call.reply, masks)]
+            used = [] if differences else [*found.masks, *masks.list_used(found.call.reply, call.reply)]
+            pairs.append(Pair(found.call, call, differences, masks=list(dict.fromkeys(used))))
     return [*pairs, *(Pair(call, None, why="it wasn't made") for call in matcher.unused())]
 
 
-def compare_answers(first: Json | None, second: Json | None) -> Iterator[Difference]:
+def compare_answers(first: Json | None, second: Json | None, masks: Masks = NO_MASKS) -> Iterator[Difference]:
     """How two answers differ, but for what is measured, and what masks cover."""
     if first is None or second is None:
         if first is not second:
@@ -74,7 +83,8 @@ def compare_answers(first: Json | None, second: Json | None) -> Iterator[Differe
         return
     for key in dict.fromkeys([*first, *second]):
         old, new = (_without_ids(key, reply.get(key)) for reply in (first, second))
-        if key not in NOISE and digest_masked(write_canonical(old)) != digest_masked(write_canonical(new)):
+        one, other = (digest_masked(write_canonical(masks.apply(each))) for each in (old, new))
+        if key not in NOISE and one != other:
             yield from list_differences(f"answer's {key}", old, new, "answer")
 
 

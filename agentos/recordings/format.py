@@ -95,7 +95,8 @@ class AgentFacts(Struct, omit_defaults=True):
 class Manifest(Struct, omit_defaults=True):
     """``recording.json``. ``ended`` and ``reason`` are set when the recording has ended.
 
-    ``automatic``: it is of one life, because its agent has ``record``, and may be removed when it is old.
+    ``automatic``: it is of one life, because its agent has ``record``, and may be removed when it is old. ``lacks``:
+    what was left out when it was given away.
     """
 
     format: int = msgspec.field(default=FORMAT)
@@ -108,6 +109,7 @@ class Manifest(Struct, omit_defaults=True):
     agents: dict[str, AgentFacts] = {}
     lives: list[Life] = []
     masks: list[str] = []
+    lacks: list[str] = []
 
     def find_obstacle(self, life: Life) -> str | None:
         """Why one of its lives can't be replayed; None if it can be."""

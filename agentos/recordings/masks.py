@@ -62,12 +62,16 @@ def _list_texts(value: Any) -> Iterator[str]:
             yield from _list_texts(one)
 
 
+NO_MASKS = Masks()
+
+
 def read_masks(patterns: Sequence[str], where: str) -> Masks:
     """Compile them, each once. Raises :class:`BadMask` that begins with ``where``."""
+    patterns = list(dict.fromkeys(patterns))
     if len(patterns) > MAX_MASKS:
         raise BadMask(f"{where}: expected at most {MAX_MASKS} patterns, got {len(patterns)}")
     found = []
-    for text in dict.fromkeys(patterns):
+    for text in patterns:
         try:
             pattern = Pattern(text)
         except PatternError as error:
@@ -76,3 +80,9 @@ def read_masks(patterns: Sequence[str], where: str) -> Masks:
             raise BadMask(f"{where}: {text!r:.100}: it matches an empty text, so it masks nothing")
         found.append((text, pattern))
     return Masks(tuple(found))
+
+
+def join_masks(*several: Sequence[str]) -> Masks:
+    """Those of several recordings or configurations. Raises :class:`BadMask`."""
+    found = [each for patterns in several for each in read_masks(patterns, "masks").patterns]
+    return Masks(tuple({text: (text, pattern) for text, pattern in found}.values()))

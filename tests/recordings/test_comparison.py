@@ -1,5 +1,6 @@
 """Which calls of two recorded lives are the same, which differ and in what words, and which only one has."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 from agentos.recordings.comparison import Pair, pair_calls, sum_use
 from agentos.recordings.format import Life
+from agentos.recordings.masks import join_masks
 from agentos.recordings.reader import RecordedCall
 from agentos.userland.cli.recordings.recordings import recordings
 from tests.recordings.written import line, write_recording
@@ -46,6 +48,22 @@ def test_order_times_ids_and_what_is_measured_are_no_difference() -> None:
     assert [pair.differs for pair in pair_calls(first, second)] == [False] * 3
 
 
+def test_what_masks_cover_is_no_difference_in_questions_and_answers_and_the_masks_are_named() -> None:
+    first, second = (
+        [think(1, f"close {ticket} at 10:30", f"{ticket} is closed"), call(3, "EXEC", command=f"close {ticket}")]
+        for ticket in ("ticket-1", "ticket-22")
+    )
+    masks = join_masks([r"ticket-\d+", "never"])
+
+    assert [pair.differs for pair in pair_calls(first, second)] == [True] * 4
+    assert [pair.masks for pair in pair_calls(first, second, masks)] == [[r"ticket-\d+"]] * 2
+    assert not any(pair.differs for pair in pair_calls(first, second, masks))
+    assert words(pair_calls(first[:1], [think(1, "close ticket-3 at 10:30", "ticket-4 is shut")], masks)) == [
+        ("answer's content", "1", "4"),
+        ("answer's content", "closed", "shut"),
+    ]
+
+
 def test_another_answer_is_told_by_its_words_and_calls_of_one_life_alone_are_named() -> None:
     first = [think(1, "what?", "wash the car"), call(3, "EXEC", command="wash"), call(5, "SEND", to_name="a")]
     second = [think(1, "what?", "wash the dog"), call(3, "EXEC", command="bark"), call(5, "SEND", to_name="a")]
@@ -81,12 +99,13 @@ def test_the_cost_is_unknown_if_one_answer_has_none() -> None:
     assert sum_use([call(1, "EXEC"), think(3, "a", "b", success=False)]).tokens == 0
 
 
-def write(place: Path, *calls: RecordedCall) -> str:
+def write(place: Path, *calls: RecordedCall, masks: Sequence[str] = ()) -> str:
     lines = [
         {**line(1), "n": [one.begin, one.end], "call": one.call, "request": one.request, "reply": one.reply}
         for one in calls
     ]
-    return str(write_recording(place, lines, lives=[Life("coder/1", "coder", 1000.0, exit="exit status 0")]))
+    lives = [Life("coder/1", "coder", 1000.0, exit="exit status 0")]
+    return str(write_recording(place, lines, lives=lives, masks=[*masks]))
 
 
 def test_the_command_shows_the_first_difference_and_its_exit_status_says_if_there_is_one(tmp_path: Path) -> None:
@@ -108,3 +127,21 @@ def test_the_command_shows_the_first_difference_and_its_exit_status_says_if_ther
     assert (done.exit_code, same.exit_code, none.exit_code) == (1, 0, 1)
     assert same.output.splitlines()[-1] == "2 calls the same, 0 not"
     assert "has no life coder/9" in none.output
+
+
+def test_the_command_uses_the_masks_of_both_recordings_and_counts_them(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.recording", think(1, "close ticket-1", "for Ada"), masks=[r"ticket-\d+"])
+    other = write(tmp_path / "other.recording", think(1, "close ticket-2", "for Bob"), masks=["for [A-Z]..$"])
+    broken = write(tmp_path / "broken.recording", think(1, "a", "b"), masks=["("])
+
+    done = CliRunner().invoke(recordings, ["diff", one, other])
+    told = json.loads(CliRunner().invoke(recordings, ["diff", one, other, "--json"]).output)
+    refused = CliRunner().invoke(recordings, ["diff", one, broken])
+
+    assert done.output.splitlines()[2:] == [
+        "1 call the same, 0 not",
+        r"equal after masks: ticket-\d+ (1), for [A-Z]..$ (1)",
+    ]
+    assert (told["same"], told["masks"]) == (1, {r"ticket-\d+": 1, "for [A-Z]..$": 1})
+    assert (done.exit_code, refused.exit_code) == (0, 1)
+    assert "masks: '('" in refused.output

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentos.recordings.masks import MAX_MASKS, BadMask, Masks, read_masks
+from agentos.recordings.masks import MAX_MASKS, BadMask, Masks, join_masks, read_masks
 from agentos.recordings.matching import Match, Matcher, Miss
 from agentos.recordings.reader import RecordedCall
 
@@ -71,6 +71,12 @@ def test_a_pattern_that_backtracks_elsewhere_takes_time_linear_in_the_text(text:
     assert isinstance(found, Miss)
 
 
+def test_masks_of_a_recording_and_of_today_are_joined() -> None:
+    then, today = ([f"{which}-{number}" for number in range(MAX_MASKS)] for which in ("then", "today"))
+
+    assert [text for text, _ in join_masks(then, then[1:], today).patterns] == [*then, *today]
+
+
 @pytest.mark.parametrize(
     ("patterns", "said"),
     [
@@ -79,7 +85,7 @@ def test_a_pattern_that_backtracks_elsewhere_takes_time_linear_in_the_text(text:
         (["x*"], "it matches an empty text"),
         (["a" * 501], "at most 500 characters"),
         (["\ud800"], "half of a surrogate pair"),
-        (["a"] * (MAX_MASKS + 1), "expected at most 50 patterns, got 51"),
+        ([f"a{number}" for number in range(MAX_MASKS + 1)], "expected at most 50 patterns, got 51"),
     ],
 )
 def test_patterns_that_are_none_are_refused_with_the_reason(patterns: list[str], said: str) -> None:

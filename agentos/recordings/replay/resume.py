@@ -19,6 +19,7 @@ from agentos.access.callers import Callers
 from agentos.agents.registry import Agent
 from agentos.recordings.format import SUFFIX, Life, encode_line, parse_json, plain_name, read_body, write_body
 from agentos.recordings.kept import list_names
+from agentos.recordings.masks import BadMask, join_masks
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder.recorder import Recorder, is_failed
 from agentos.services.events import LifeResumed, ResumeFailed
@@ -58,7 +59,7 @@ class Resumer:
             return None  # that was reported when it happened
         try:
             replay, leased = await run_in_thread(self._load, agent, recording, life, limiter=self._turn)
-        except (BadRecording, ReplayFailed, OSError) as error:
+        except (BadMask, BadRecording, ReplayFailed, OSError) as error:
             report_failed(self.callers, agent, life.life, str(error))
             return None
         if not replay.left:
@@ -68,7 +69,7 @@ class Resumer:
     def _load(self, agent: Agent, recording: Recording, life: Life) -> tuple[LifeReplay, Mapping[int, float]]:
         """Read the life's calls, and the messages that it had leased. Blocks.
 
-        Raises ``BadRecording``, ``ReplayFailed``, ``OSError``.
+        Raises ``BadMask``, ``BadRecording``, ``ReplayFailed``, ``OSError``.
         """
         calls = load_calls(recording, life)
         repeats = agent.spec.workspace == "tmp"
@@ -82,6 +83,7 @@ class Resumer:
             repeats_files=repeats,
             switch=Switch(live=True),
             hash_seed=life.hash_seed,
+            masks=join_masks(recording.manifest.masks, self.recorder.settings.masks),
             give_rights=lambda caller, life, whole: self.callers.go_live(caller, None, whole),
         )
         facts = recording.manifest.agents.get(life.agent)

@@ -20,7 +20,7 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.recordings.format import NAME
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
-from agentos.recordings.masks import BadMask, read_masks
+from agentos.recordings.masks import BadMask, join_masks
 from agentos.recordings.matching import Difference
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.recordings.recorder.commands import CommandFiles
@@ -150,13 +150,14 @@ class ReplayCalls:
             directory = await run_in_thread(overlays.make_empty)
         spec = describe_replay(spec, code, switch.live, directory)
         facts = recording.manifest.agents.get(life.agent)
-        masks = read_masks([*recording.manifest.masks, *self.recorder.settings.masks], "masks")
+        masks = join_masks(recording.manifest.masks, self.recorder.settings.masks)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live, masks=masks)
         told.hash_seed = life.hash_seed
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
-        told.progress.notes += [*notes, *list_losses(found, switch, life)]
+        lacks = [f"the recording was given away without {one}" for one in recording.manifest.lacks]
+        told.progress.notes += [*lacks, *notes, *list_losses(found, switch, life)]
         keys = None
         if switch.live:
             own = await run_in_thread(os.path.samefile, recording.path.parent, self.recorder.directory)

@@ -34,6 +34,9 @@ model = "wise"
 base_url = "{url}"
 openai_endpoint = true
 default_budget = "none"
+
+[recording]
+masks = ['ticket-\\d+']
 """
 AGENT = """
 [[agents]]
@@ -71,6 +74,14 @@ from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
     me.think("first" if not os.path.exists("killed-first") else "another first")
+    die("first")
+print("over", flush=True)
+""",
+    "masked": """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    me.think(f"close ticket-{time.time_ns()}")
     die("first")
 print("over", flush=True)
 """,
@@ -303,8 +314,9 @@ def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_life_that_leaves_the_recorded_one_is_followed_by_a_new_one(entered: Path) -> None:
-    with agents(entered, "agent", {"strays": ["first"]}) as made, made.kernel.client() as client:
+def test_a_life_that_leaves_the_recorded_one_but_for_what_masks_cover_is_followed_by_a_new_one(entered: Path) -> None:
+    points = {"strays": ["first"], "masked": ["first"]}
+    with agents(entered, "agent", points) as made, made.kernel.client() as client:
         until(lambda: "over" in lines(client, "strays"), "it is over", show=lambda: client.logs("strays", tail=60))
         notes = [line["text"] for line in client.logs("strays", tail=60)["lines"] if line["stream"] == "kernel"]
 
@@ -313,8 +325,12 @@ def test_a_life_that_leaves_the_recorded_one_is_followed_by_a_new_one(entered: P
             "strays/1, call 1, THINK: no recorded call is equal"
         ]
         assert any("now 'another " in note for note in notes), notes
-        assert [each.question.messages[-1].text for each in made.met.exchanges] == ["first", "another first"]
+        asked = [each.question.messages[-1].text for each in made.met.exchanges]
+        assert [text for text in asked if "ticket" not in text] == ["first", "another first"]
         assert info(client, "strays")["restarts"] == 2
+
+        until(lambda: "over" in lines(client, "masked"), "it goes on", show=lambda: client.logs("masked", tail=60))
+        assert sum("ticket" in each.question.messages[-1].text for each in made.met.exchanges) == 1
 
 
 @pytest.mark.usefixtures("kernels")

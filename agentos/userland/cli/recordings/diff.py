@@ -1,5 +1,6 @@
 """``agentos recordings diff``: two recorded lives compared, such as one that failed and a fork of it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from attrs import asdict, frozen
 
 from agentos.recordings.comparison import Pair, Use, pair_calls, sum_use
 from agentos.recordings.format import LIFE, Life
+from agentos.recordings.masks import join_masks
 from agentos.recordings.reader import RecordedCall
 from agentos.userland.cli.common import Failed, plural, print_json, printable
 from agentos.userland.recordings.calls import describe_object
@@ -21,11 +23,12 @@ MAX_LISTED = 20  # calls that only one has, and words of the first one that diff
 
 @frozen
 class Side:
-    """A recorded life: the recording's name, and its calls."""
+    """A recorded life: the recording's name, the life's calls, and the recording's masks."""
 
     name: str
     life: Life
     calls: Sequence[RecordedCall]
+    masks: Sequence[str]
 
     @property
     def use(self) -> Use:
@@ -35,14 +38,16 @@ class Side:
 def show_diff(first: str, second: str, state_dir: Path | None, as_json: bool) -> int:
     """Print how the life ``second`` differs from ``first``; the exit status."""
     sides = [open_side(name, state_dir) for name in (first, second)]
-    pairs = pair_calls(sides[0].calls, sides[1].calls)
+    with readable():
+        pairs = pair_calls(sides[0].calls, sides[1].calls, join_masks(*(side.masks for side in sides)))
     differing = [pair for pair in pairs if pair.differs]
     if as_json:
         described = [describe_pair(pair) for pair in differing]
         a, b = (describe_side(side) for side in sides)
-        print_json({"a": a, "b": b, "same": len(pairs) - len(differing), "differing": described})
+        counted = {"same": len(pairs) - len(differing), "masks": count_masks(pairs)}
+        print_json({"a": a, "b": b, **counted, "differing": described})
     else:
-        for line in list_lines(sides, len(pairs) - len(differing), differing):
+        for line in list_lines(sides, pairs, differing):
             click.echo(printable(line))
     return 1 if differing else 0
 
@@ -58,7 +63,7 @@ def open_side(given: str, state_dir: Path | None) -> Side:
         there = ", ".join(life.life for life in found.manifest.lives) or "none"
         raise Failed(f"{name} has no life{f' {wanted}' if wanted else ''}; it has {there}")
     with readable():
-        return Side(found.manifest.name, lives[-1], [*found.calls(lives[-1].life)])
+        return Side(found.manifest.name, lives[-1], [*found.calls(lives[-1].life)], found.manifest.masks)
 
 
 def describe_side(side: Side) -> dict[str, Any]:
@@ -77,14 +82,21 @@ def describe_pair(pair: Pair) -> dict[str, Any]:
     }
 
 
-def list_lines(sides: Sequence[Side], same: int, differing: Sequence[Pair]) -> list[str]:
+def count_masks(pairs: Sequence[Pair]) -> Counter[str]:
+    """How many calls each mask has made equal."""
+    return Counter(mask for pair in pairs for mask in pair.masks)
+
+
+def list_lines(sides: Sequence[Side], pairs: Sequence[Pair], differing: Sequence[Pair]) -> list[str]:
     """What a person reads."""
     lines = []
     for letter, side in zip("AB", sides, strict=True):
         cost = "cost unknown" if side.use.cost is None else f"cost {side.use.cost:.4g}"
         use = f"{plural(len(side.calls), 'call')}, {side.use.tokens:,} tokens, {cost}"
         lines.append(f"{letter}  {side.name}, {side.life.life}: {use}: {side.life.exit or 'no end is recorded'}")
-    lines.append(f"{plural(same, 'call')} the same, {len(differing)} not")
+    lines.append(f"{plural(len(pairs) - len(differing), 'call')} the same, {len(differing)} not")
+    if masks := count_masks(pairs):
+        lines.append(f"equal after masks: {', '.join(f'{name} ({count})' for name, count in masks.items())}")
     if differing:
         lines += describe_first(differing[0])
     for letter, calls in (

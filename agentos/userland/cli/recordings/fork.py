@@ -12,6 +12,7 @@ from attrs import asdict, evolve, frozen
 
 from agentos.recordings.comparison import compare_answers, pair_calls, sum_use
 from agentos.recordings.format import SUFFIX
+from agentos.recordings.masks import join_masks
 from agentos.recordings.matching import Difference
 from agentos.recordings.reader import RecordedCall, read_recording
 from agentos.userland.cli.approvals.approvals import is_terminal
@@ -121,7 +122,7 @@ def fork_life(
             confirm(len(wanted))
         if check is not None:
             fields["hold"] = True
-        forks = Forks(client.socket_path, recorded, former, fields, answer, check)
+        forks = Forks(client.socket_path, recorded, former, whole.manifest.masks, fields, answer, check)
         try:
             found = forks.run(wanted)
         except KeyboardInterrupt:
@@ -160,12 +161,13 @@ class Forks:
         socket: str,
         recorded: RecordedCall,
         former: Sequence[RecordedCall],
+        masks: Sequence[str],
         fields: Json,
         answer: Answer | None,
         check: str | None,
     ) -> None:
         self._socket, self._recorded, self._former = socket, recorded, former
-        self._fields, self._answer, self._check = fields, answer, check
+        self._masks, self._fields, self._answer, self._check = masks, fields, answer, check
 
     def run(self, models: Sequence[str | None]) -> Sequence[Fork]:
         """Run one for each model, None is the one that the program asks for. An interrupt ends all of them."""
@@ -220,11 +222,12 @@ class Forks:
         with readable():
             made = read_recording(ended["recording"])
             calls = [*made.calls()]
-        pairs = pair_calls(self._former, calls)
+            masks = join_masks(self._masks, made.manifest.masks)
+        pairs = pair_calls(self._former, calls, masks)
         answered = {pair.second.begin for pair in pairs if pair.first and pair.second and self._is_before(pair.first)}
         use = sum_use(call for call in calls if call.begin not in answered)
         same = next((pair.second for pair in pairs if pair.first and pair.first.begin == self._recorded.begin), None)
-        differences = [*compare_answers(self._recorded.reply, same.reply)] if same is not None else None
+        differences = [*compare_answers(self._recorded.reply, same.reply, masks)] if same is not None else None
         end = str(made.manifest.lives[0].exit or "") if made.manifest.lives else ""
         place, notes = ended["recording"], ended["notes"]
         return Fork(name, model, verdict, why, use.cost, use.tokens, differences, end, place, notes, verdict in GOOD)

@@ -1,4 +1,7 @@
-"""``agentos recordings``: lists, shows, compares and removes recordings, from their files; the kernel isn't asked."""
+"""``agentos recordings``: lists, shows, compares, exports and removes recordings, from their files.
+
+The kernel isn't asked.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +13,7 @@ from msgspec.structs import asdict
 
 from agentos.recordings.format import SUFFIX
 from agentos.recordings.kept import remove, scan
-from agentos.recordings.masks import BUILT_IN
+from agentos.recordings.masks import BUILT_IN, BadMask
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_table, printable, table_width
@@ -27,7 +30,7 @@ SHOWN_CALLS = 100
 
 @click.group()
 def recordings() -> None:
-    """List, show, compare and remove recordings of agents."""
+    """List, show, compare, export and remove recordings of agents."""
 
 
 @recordings.command()
@@ -81,6 +84,28 @@ def rm(names: tuple[str, ...], state_dir: Path | None) -> None:
 
 
 @recordings.command()
+@click.argument("name", metavar="REC")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--redact", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="LIST",
+              help="Replace what this file lists: a text or a /pattern/ on each line.")  # fmt: skip
+@click.option("--without", multiple=True, type=click.Choice(["files", "texts"]),
+              help="Leave out what commands changed, or all texts, files too. Repeatable.")  # fmt: skip
+@state_dir_option()
+@json_option
+def export(
+    name: str, file: Path, redact: Path | None, without: tuple[str, ...], state_dir: Path | None, as_json: bool
+) -> None:
+    """Write a recording to a file for others, such as a bug report.
+
+    FILE is a tar with the directory NAME.recording, which `recordings show`, `trace` and `replay` take. What lives
+    began with isn't in it. Read what it has before you give it away: a secret that isn't listed is still there.
+    """
+    from .export import export_recording
+
+    export_recording(open_recording(name, state_dir), file, redact, without, as_json)
+
+
+@recordings.command()
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @state_dir_option()
@@ -105,7 +130,7 @@ def readable() -> Iterator[None]:
     """An error ends the command with one line."""
     try:
         yield
-    except BadRecording as error:
+    except (BadMask, BadRecording) as error:
         raise Failed(str(error)) from None
     except OSError as error:
         raise Failed(f"{error.filename}: {error.strerror}") from None
@@ -143,11 +168,14 @@ def show_recording(recording: Recording, wanted: str | None, most: int, contents
         shown = [{**call.as_json(), **({"contents": call.kept} if call.kept and contents else {})} for call in calls]
         described = [*map(asdict, manifest.lives)]
         masks = {"built_in": BUILT_IN, "own": manifest.masks}
-        print_json({"name": manifest.name, "lives": described, "life": life.life, "masks": masks, "calls": shown})
+        told = {"name": manifest.name, "lives": described, "life": life.life, "masks": masks, "lacks": manifest.lacks}
+        print_json({**told, "calls": shown})
         return
     lasted = f", {format_offset(life.ended - life.began)}" if life.ended is not None else ""
     end = life.exit or "no end is recorded"
     click.echo(printable(f"{manifest.name}: {life.life} from {format_time(life.began)}{lasted}: {end}"))
+    if manifest.lacks:
+        click.echo(printable(f"was given away without {', '.join(manifest.lacks)}"))
     if (obstacle := manifest.find_obstacle(life)) is not None:
         click.echo(printable(f"can't be replayed: {obstacle}"))
     if life.replayable and life.no_files is not None:

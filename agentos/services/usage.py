@@ -15,8 +15,7 @@ from attrs import define, field
 from msgspec import Struct, structs
 
 from agentos.database import Database, DatabaseError
-from agentos_sdk.calls.usage import MAX_ROWS
-from agentos_sdk.values import Usage
+from agentos_sdk.values import MAX_USAGE_ROWS, Usage
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +179,7 @@ def _load(name: str | None, since: str, by_model: bool, total: bool, connection:
     else:
         values = ("day", *amounts)
         order = f"ORDER BY day DESC, {', '.join(f'{key} DESC' for key in keys)}"
-    query = f"SELECT {', '.join((*keys, *values))} FROM {table} WHERE {where} {order} LIMIT {MAX_ROWS}"  # noqa: S608
+    query = f"SELECT {', '.join((*keys, *values))} FROM {table} WHERE {where} {order} LIMIT {MAX_USAGE_ROWS}"  # noqa: S608
     found = connection.execute(query, arguments).fetchall()
     rows = [Row(**dict(zip((*keys, "day", *amounts), one, strict=True))) for one in found]
     return rows if total else rows[::-1]

@@ -11,6 +11,7 @@ from agentos_sdk.encoding.strict import Rule, Text
 
 MAX_TOKENS = 10**9  # largest count of tokens; a provider that names more is not believed
 MAX_BUDGET_LINES = 16  # lines of one budget: each is checked with every question
+MAX_USAGE_ROWS = 10_000  # of USAGE in one reply
 
 Amount = Annotated[int, Rule(lambda number: 0 <= number <= 10**15, "a whole number from 0 to 10^15")]
 Money = Annotated[float, Rule(lambda money: 0 <= money <= 1e9, "a number from 0 to a billion")]

@@ -8,8 +8,7 @@ import pytest
 
 from agentos.database import open_database
 from agentos.services.usage import TABLES, Row, UsageLog, day_of
-from agentos_sdk.calls.usage import MAX_ROWS
-from agentos_sdk.values import Usage
+from agentos_sdk.values import MAX_USAGE_ROWS, Usage
 
 NOON = 1_800_014_400.0
 TODAY = day_of(NOON)
@@ -62,7 +61,7 @@ async def test_the_total_of_many_days_leaves_none_out(tmp_path: Path) -> None:
             connection.execute("UPDATE usage SET cost = 50 WHERE name = 'agent-9' AND day = ?", [TODAY])
 
         await database.write(fill)
-        assert len(await log.read(None, days[-1])) == MAX_ROWS < len(rows)
+        assert len(await log.read(None, days[-1])) == MAX_USAGE_ROWS < len(rows)
 
         found = await log.read(None, days[-1], total=True)
         by_name = {row.name: row for row in found}

@@ -9,8 +9,6 @@ from agentos_sdk.opcodes import Op
 from .inspect import Budget
 from .request import Request
 
-MAX_ROWS = 10_000  # in one reply
-
 
 @record
 class DayUsage:

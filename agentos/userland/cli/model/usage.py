@@ -19,8 +19,8 @@ from agentos.userland.cli.common import (
     printable,
 )
 from agentos.userland.cli.times import FORMS, read_time
-from agentos_sdk.calls.usage import MAX_ROWS
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import MAX_USAGE_ROWS
 
 KEYS = {"agent": "name", "model": "model", "day": "day"}
 AMOUNTS = ("tokens", "cache_read", "cache_creation", "calls", "cost", "cpu_seconds", "peak_memory_bytes")
@@ -61,9 +61,10 @@ def usage(
     }
     with kernel(socket_path) as client:
         reply = check_reply(client.request(Op.USAGE, fields))
-    if len(reply["usage"]) == MAX_ROWS:
+    if len(reply["usage"]) == MAX_USAGE_ROWS:
         click.echo(
-            f"older rows than the newest {MAX_ROWS:,} are left out: leave day out of --by, or name an agent", err=True
+            f"older rows than the newest {MAX_USAGE_ROWS:,} are left out: leave day out of --by, or name an agent",
+            err=True,
         )
     rows = group_rows(reply["usage"], keys)
     if as_json:

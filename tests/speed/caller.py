@@ -3,6 +3,7 @@
 import json
 import socket
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -48,6 +49,13 @@ class Caller:
             raise MeasurementError(f"a reply with magic 0x{magic:08X} and opcode 0x{answered:02X} to 0x{opcode:02X}")
         return self._take(length)
 
+    def ask(self, opcode: int, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply; ``MeasurementError`` unless it is a success, and that of a command that ended well."""
+        reply: dict[str, Any] = json.loads(self.call(opcode, json.dumps(fields).encode()))
+        if not reply.get("success", True) or reply.get("exit_code", 0) != 0:
+            raise MeasurementError(f"0x{opcode:02X} {str(fields)[:200]}: {reply}")
+        return reply
+
     def noop(self) -> None:
         if (said := self.call(NOOP, b"still there?")) != b"still there?":
             raise MeasurementError(f"NOOP answered {said[:50]!r}")
@@ -58,7 +66,4 @@ class Caller:
 
     def lines(self, name: str) -> list[str]:
         """What an agent has printed."""
-        reply = json.loads(self.call(LOGS, json.dumps({"name": name}).encode()))
-        if not reply.get("success"):
-            raise MeasurementError(f"LOGS of {name}: {reply}")
-        return [line["text"] for line in reply["lines"]]
+        return [line["text"] for line in self.ask(LOGS, {"name": name})["lines"]]

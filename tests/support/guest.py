@@ -39,6 +39,7 @@ class RunInGuest:
         user: bool = False,
         delegate: bool = True,
         hide: Sequence[str] = (),
+        disk: bool = False,
         env: Mapping[str, str] | None = None,
         alone: bool = False,
         cwd: str | None = None,
@@ -46,7 +47,7 @@ class RunInGuest:
     ) -> Ended:
         whole = {**ENV, **(env or {})}
         hidden = [*hide, *([KERNELS_OF_ROOT] if not user and os.path.exists(KERNELS_OF_ROOT) else ())]
-        job = Job(list(argv), user=user, delegate=delegate, hide=hidden, env=whole, cwd=cwd or os.getcwd())
+        job = Job(list(argv), user=user, delegate=delegate, hide=hidden, disk=disk, env=whole, cwd=cwd or os.getcwd())
         return cgroup2_vm.run(job, timeout) if alone else self._shared.run(job, timeout)
 
 

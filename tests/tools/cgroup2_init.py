@@ -10,10 +10,10 @@ OFFSET  SIZE  FIELD
 5       ...   the body
 
 A job has new namespaces for mounts, IPC, host name and network, and above the host's tree a file system in memory for
-all writes. When its command ends, all processes in the guest are killed, all control groups removed, and the namespaces
-go with the last process. What belongs to the kernel as a whole stays: other sysctls and device nodes in ``/dev``. A job
-that changes these needs a kernel of its own, booted with ``alone``: its root is also that of the programs that the
-kernel itself starts.
+all writes; or below /tmp an empty disk. When its command ends, all processes in the guest are killed, all control
+groups removed, and the namespaces go with the last process. What belongs to the kernel as a whole stays: other sysctls
+and device nodes in ``/dev``. A job that changes these needs a kernel of its own, booted with ``alone``: its root is
+also that of the programs that the kernel itself starts.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ import os
 import select
 import signal
 import struct
+import subprocess
 import tempfile
 import traceback
 import tty
@@ -33,12 +34,13 @@ from typing import Any
 MODULES = Path("/usr/lib/uml/modules")
 WORK = "CGROUP2_VM_WORK"  # the variable that names the host's side's directory
 BOOT = "boot.json"  # in that directory
+DISK = "/dev/ubda"  # a file in that directory
 HEADER = struct.Struct(">BI")
 WORD, OUT, ERR = 0, 1, 2  # kinds of frame
 CGROUPS = "/sys/fs/cgroup"
 USER = 1000  # uid and gid
 POWER_OFF = 0x4321FEDC
-MOVE, NOSUID, NODEV, NOEXEC = 8192, 2, 4, 8
+BIND, MOVE, NOSUID, NODEV, NOEXEC = 4096, 8192, 2, 4, 8
 NEW_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x40000000  # CLONE_NEWNS, NEWUTS, NEWIPC, NEWNET
 FINIT_MODULE = 313  # x86_64
 
@@ -128,6 +130,19 @@ def _make_root(libc: Any, top: str) -> None:
             os.symlink(f"/proc/self/fd{target}", f"/dev/{name}")
 
 
+def _mount_disk(libc: Any, job: dict[str, Any]) -> None:
+    """An empty ext4 at /tmp: no overlay lies on the one above the host's tree. What the command needs of /tmp stays."""
+    subprocess.run(["/sbin/mkfs.ext4", "-q", "-F", "-E", "nodiscard", DISK], check=True, stdin=subprocess.DEVNULL)
+    paths = [job["cwd"], job["argv"][0], *job["env"].get("PYTHONPATH", "").split(os.pathsep)]
+    former = os.open("/tmp", os.O_PATH)
+    _mount(libc, DISK, "/tmp", "ext4", NOSUID | NODEV)
+    os.chmod("/tmp", 0o1777)
+    for name in {path.split("/")[2] for path in paths if path.startswith("/tmp/")}:
+        os.mkdir(f"/tmp/{name}")
+        _mount(libc, f"/proc/self/fd/{former}/{name}", f"/tmp/{name}", None, BIND)
+    os.close(former)
+
+
 def _make_scope(job: dict[str, Any]) -> str:
     """A control group for the command, in one that isn't its own, as a session has it."""
     controllers = "+cpu +memory +pids"
@@ -182,6 +197,8 @@ def _run_command(libc: Any, job: dict[str, Any], channel: int) -> int:
     join = os.open(f"{scope}/cgroup.procs", os.O_WRONLY)
     for path in job["hide"]:
         _mount(libc, "tmpfs", path, "tmpfs", 0, "size=4k,mode=755")
+    if job["disk"]:
+        _mount_disk(libc, job)
     command = _start(job, scope, join, outputs)
     for write in outputs:
         os.close(write)

@@ -33,19 +33,24 @@ MANY_FILES = ("sh", "-c", 'ulimit -Sn "$(ulimit -Hn)" && exec "$@"', "sh")
 CPUINFO = Path("/proc/cpuinfo")
 WHOLE_REGISTERS = Path(__file__).with_name("whole_registers.c")
 MEMORY = "1024M"
+DISK = 1 << 30  # bytes, of which those that are written take space
 USER = cgroup2_init.USER
 GUARD = 'read -r _; rm -rf "$0"; kill -KILL 0'  # the end of its input is that of the process which boots guests
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run in the guest. ``hide`` are empty directories there; without ``delegate`` the group is root's."""
+    """What to run in the guest. ``hide`` are empty directories there; without ``delegate`` the group is root's.
+
+    With ``disk`` its /tmp is an empty ext4, without what isn't beside the program, its modules or ``cwd``.
+    """
 
     argv: list[str]
     user: bool = False
     delegate: bool = True
     env: dict[str, str] = field(default_factory=dict)
     hide: list[str] = field(default_factory=list)
+    disk: bool = False
     cwd: str = field(default_factory=os.getcwd)
 
 
@@ -134,6 +139,8 @@ def _boot(alone: bool) -> _Kernel:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aos-vm-", dir="/tmp")))
         (work / "mnt").mkdir()
         (work / cgroup2_init.BOOT).write_text(json.dumps({"alone": alone}))
+        with (work / "disk").open("wb") as disk:
+            disk.truncate(DISK)
         init = work / "init"
         init.write_text(f"#!{os.path.realpath(sys.executable)} -IS\n" + Path(cgroup2_init.__file__).read_text())
         init.chmod(0o755)
@@ -211,6 +218,7 @@ def _command(work: Path, channel: int) -> list[str]:
         *("taskset", "-c", str(cpus[os.getpid() % len(cpus)])),  # not the same for all workers
         *(KERNEL, f"mem={MEMORY}", "umid=guest", f"uml_dir={work}"),
         *("root=none", "rootfstype=hostfs", "rootflags=/", "ro", f"init={work}/init", f"{cgroup2_init.WORK}={work}"),
+        f"ubd0={work}/disk",
         *("con=null", "ssl=null", "con0=null,fd:2", f"con1=fd:{channel}"),
         *("panic=-1", "noreboot", "quiet", "cgroup_no_v1=all"),
         # Self-tests and benchmarks of drivers that nobody uses here take a second.

@@ -92,6 +92,18 @@ def test_commands_share_a_kernel_and_find_nothing_of_each_other(guest: RunInGues
     assert guest("cat", "/proc/sys/kernel/random/boot_id", alone=True).out != left.out
 
 
+def test_a_disk_is_empty_for_each_command_and_takes_overlays(guest: RunInGuest) -> None:
+    script = (
+        "ls /tmp | grep -c left; cd /tmp; mkdir left a b c; mount -t overlay x -o lowerdir=a,upperdir=b,workdir=c a"
+    )
+    look = "ls /tmp | grep -c left; stat -f -c %T /tmp; id -u > /tmp/own; cat /tmp/own"
+
+    first, second = guest("sh", "-c", script, disk=True), guest("sh", "-c", look, disk=True, user=True)
+
+    assert (first.out, first.err, first.code) == ("0\n", "", 0)
+    assert (second.out, second.err) == (f"0\next2/ext3\n{cgroup2_vm.USER}\n", "")
+
+
 def test_output_of_any_length_arrives_whole_and_apart(guest: RunInGuest) -> None:
     ended = guest("sh", "-c", "head -c 3000000 /dev/zero; echo $LONG >&2", env={"LONG": "x" * 100_000})
 

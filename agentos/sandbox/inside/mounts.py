@@ -165,7 +165,8 @@ class Root:
             os.setxattr("upper", "user.agentos", b"")  # without them a removed directory can't be made again
         except OSError as error:
             why = "a tmpfs takes no attributes here (Linux has them from 6.6 on, with CONFIG_TMPFS_XATTR)"
-            raise OSError(error.errno, f'{why}: say isolation = "strict", which has images read-only') from None
+            fix = 'say isolation = "strict", which has images read-only'
+            raise OSError(error.errno, error.strerror, f"{why}: {fix}") from None
         for directory in ("upper/tree", "upper/work"):
             os.mkdir(directory)
         if step.counted:

@@ -3,9 +3,6 @@
 On every CPU: what the commands themselves take of one is Linux's to divide, and isn't asked here.
 """
 
-import json
-from collections.abc import Mapping
-
 from tests.speed.caller import Caller
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError, Server
@@ -50,12 +47,12 @@ def beside(place: Place) -> list[Result]:
             alone.append(_p99(place, kernel))
             for name in SCRIPTS:
                 script = str(kernel.socket.parent / f"{name}.py")
-                _call(caller, SPAWN, {"name": name, "script": script})
+                caller.ask(SPAWN, {"name": name, "script": script})
             accompanied.append(_p99(place, kernel))
             for name in SCRIPTS:
                 if not caller.lines(name):
                     raise MeasurementError(f"the agent that {name} did nothing meanwhile")
-                _call(caller, KILL, {"name": name, "grace": 0})
+                caller.ask(KILL, {"name": name, "grace": 0})
     ratio = Figure.of([a / b for a, b in zip(accompanied, alone, strict=True)])
     return [Result.of(ROWS[0], accompanied), Result(ROWS[1], Figure.of(accompanied), Figure.of(alone), ratio)]
 
@@ -63,9 +60,3 @@ def beside(place: Place) -> list[Result]:
 def _p99(place: Place, kernel: Server) -> float:
     """Milliseconds."""
     return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5)["p99_us"] / 1000
-
-
-def _call(caller: Caller, opcode: int, fields: Mapping[str, object]) -> None:
-    reply = json.loads(caller.call(opcode, json.dumps(fields).encode()))
-    if not (reply.get("success") or reply.get("killed")):
-        raise MeasurementError(f"0x{opcode:02X} {fields}: {reply}")

@@ -5,7 +5,6 @@ there is less to look at. The rule that allows is the last one, behind 20 denial
 """
 
 import fnmatch
-import json
 import os
 import re
 import time
@@ -146,8 +145,8 @@ def commands(place: Place) -> list[Result]:
         try:
             with place.serve() as kernel, Caller(kernel.socket) as caller:
                 said = {"name": "host", "command": ["sleep", "1000"], "restart": "temporary"}
-                _ask(caller, SPAWN, said)
-                through = partial(_ask, caller, EXEC, {"command": ["true"], "name": "host"})
+                caller.ask(SPAWN, said)
+                through = partial(caller.ask, EXEC, {"command": ["true"], "name": "host"})
                 taken = trio.run(_both, spawner, through, rounds)
         finally:
             spawner.close()
@@ -195,9 +194,3 @@ async def _over(sandbox: Sandbox) -> None:
     await sandbox.kill()
     os.close(sandbox.stdout)
     os.close(sandbox.stderr)
-
-
-def _ask(caller: Caller, opcode: int, fields: Mapping[str, object]) -> None:
-    reply = json.loads(caller.call(opcode, json.dumps(fields).encode()))
-    if not reply.get("success") or reply.get("exit_code", 0) != 0:
-        raise MeasurementError(f"0x{opcode:02X} {fields}: {reply}")

@@ -5,7 +5,6 @@ does nothing; in turn, and on the one CPU that everything here shares. The agent
 answered, so that the answer is in it too.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -62,12 +61,12 @@ def jails(place: Place) -> Iterator[Result]:
     with pinned(place.cpu), place.serve(files={"fast.py": FAST}) as kernel, Caller(kernel.socket) as caller:
         fast = _fast(kernel)
         ways: dict[str, Callable[[str], float]] = {
-            "fast": lambda name: _spawned(caller, {"name": name, **fast}),
+            "fast": lambda name: spawned(caller, {"name": name, **fast}),
             "true": lambda _: _beside(bwrap_argv("/bin/true")),
-            "exec": lambda name: _spawned(caller, {"name": name, "command": [*python, "-c", BARE]}),
+            "exec": lambda name: spawned(caller, {"name": name, "command": [*python, "-c", BARE]}),
             "python": lambda _: _beside(bwrap_argv(*python, "-c", "pass")),
         }
-        taken = _in_turn(ways, rounds)
+        taken = in_turn(ways, rounds)
         yield Result.of(ROWS[0], taken["fast"], taken["true"])
         yield Result.of(ROWS[1], taken["exec"], taken["python"])
         yield Result.of(ROWS[2], _rates(caller, fast, rounds // 5, "one-cpu"))
@@ -94,7 +93,8 @@ def _fast(kernel: Server) -> dict[str, str]:
     return {"script": str(kernel.socket.parent / "fast.py"), "runtime": "fast"}
 
 
-def _in_turn(ways: Mapping[str, Callable[[str], float]], rounds: int) -> dict[str, list[float]]:
+def in_turn(ways: Mapping[str, Callable[[str], float]], rounds: int) -> dict[str, list[float]]:
+    """What each way returns, which is called with a new name in each round."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 2):
         for name, once in ways.items():
@@ -106,19 +106,15 @@ def _in_turn(ways: Mapping[str, Callable[[str], float]], rounds: int) -> dict[st
 
 
 def _spawn(caller: Caller, agent: Mapping[str, Any]) -> None:
-    reply = json.loads(caller.call(SPAWN, json.dumps({"restart": "temporary", **agent}).encode()))
-    if not reply.get("success"):
-        raise MeasurementError(f"SPAWN of {agent['name']}: {reply}")
+    caller.ask(SPAWN, {"restart": "temporary", **agent})
 
 
 def _wait(caller: Caller, name: str) -> None:
-    reply = json.loads(caller.call(WAIT, json.dumps({"name": name}).encode()))
-    if reply.get("exit_code") != 0:
-        raise MeasurementError(f"{name} ended badly: {reply}")
+    caller.ask(WAIT, {"name": name})
 
 
-def _spawned(caller: Caller, agent: Mapping[str, Any]) -> float:
-    """Milliseconds."""
+def spawned(caller: Caller, agent: Mapping[str, Any]) -> float:
+    """Milliseconds from SPAWN until the first call of the agent is answered, which it prints and ends."""
     begun = time.monotonic_ns()
     _spawn(caller, agent)
     _wait(caller, agent["name"])

@@ -255,6 +255,18 @@ def test_an_interrupted_build_ends_its_program(builder: Kernel, tmp_path: Path) 
     until(lambda: running_agents(builder) == ["idle"], "its program ends")
 
 
+@pytest.mark.skipif(
+    "CGROUP2_SCOPE" not in os.environ,
+    reason="meant for the guest, where test_jail_guest.py runs it",
+)
+def test_before_linux_6_6_an_agent_in_an_image_is_told_what_it_needs(builder: Kernel) -> None:
+    with builder.client() as client:
+        error = client.spawn("writes", command=["true"], image="tiny")["error"]
+
+    assert "image tiny: it can't be the root of a jail here: a tmpfs takes no attributes" in error
+    assert 'say isolation = "strict"' in error
+
+
 def test_an_image_that_was_built_runs_and_is_a_base(builder: Kernel, tmp_path: Path) -> None:
     build(builder, tmp_path, 'FROM tiny\nENV PATH=/bin\nRUN echo "echo hi" > /srv/s\nCMD ["sh", "/srv/s"]\n')
     assert agentos(builder, "spawn", "hi", "--image", "made", "--wait", "--", "sh", "/srv/s") == "hi\n"

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -40,6 +41,12 @@ CHOSEN = (
     "sandboxes/test_jail_kills.py::test_a_killed_kernel_leaves_nothing_at_all",
     "sandboxes/test_jail_guest.py::test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf",
 )
+ON_A_DISK = (
+    "overlays/test_overlays.py::test_nothing_is_in_the_directory_until_it_is_applied_and_it_can_be_undone",
+    "snapshots/test_snapshots.py::test_an_agent_goes_back_to_a_snapshot_that_was_taken_while_it_ran",
+    "images/test_build.py::test_what_a_run_changes_is_in_the_image[files are made, changed and removed]",
+    "images/test_build.py::test_before_linux_6_6_an_agent_in_an_image_is_told_what_it_needs",
+)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -60,13 +67,16 @@ def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-def test_what_holds_here_holds_under_version_2(guest: RunInGuest, user: bool) -> None:
+@pytest.mark.parametrize(("chosen", "disk"), [(CHOSEN, False), (ON_A_DISK, True)], ids=["memory", "disk"])
+def test_what_holds_here_holds_under_version_2(
+    guest: RunInGuest, chosen: Sequence[str], disk: bool, user: bool
+) -> None:
     if "CGROUP2_SCOPE" in os.environ:
         pytest.skip("this is the guest")
-    tests = [f"tests/system/{name}" for name in CHOSEN]
+    tests = [f"tests/system/{name}" for name in chosen]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
-    ended = guest(sys.executable, "-c", RUNNER, *options, *tests, user=user)
+    ended = guest(sys.executable, "-c", RUNNER, *options, *tests, user=user, disk=disk)
 
     assert ended.code == 0, ended.out + ended.err
-    assert re.search(rf"^{len(CHOSEN)} passed", ended.out, re.MULTILINE), ended.out  # and none skipped
+    assert re.search(rf"^{len(chosen)} passed", ended.out, re.MULTILINE), ended.out  # and none skipped

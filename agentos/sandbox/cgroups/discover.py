@@ -370,15 +370,17 @@ def remove_stale_cgroups(found: HostCgroups) -> tuple[str, ...]:
     listed = {name for directory in parents.values() for name in os.listdir(directory)}
     names = sorted(name for name in listed if is_stale(name, own, _read_start_time))
     for name in names:
-        directories = {key: f"{path}/{name}" for key, path in parents.items() if os.path.isdir(f"{path}/{name}")}
-        if not directories:
-            continue  # another kernel has removed it first
-        is_v2 = isinstance(found, V2Scope)
-        group = v2.Group(directories[""], frozenset()) if is_v2 else v1.Group(directories)
-        try:
-            group.kill()
-            group.remove()
-        except CgroupError:
-            if any(map(os.path.exists, directories.values())):
-                raise
+        former: dict[str, str] = {}
+        while directories := {
+            key: f"{path}/{name}" for key, path in parents.items() if os.path.isdir(f"{path}/{name}")
+        }:
+            is_v2 = isinstance(found, V2Scope)
+            group = v2.Group(directories[""], frozenset()) if is_v2 else v1.Group(directories)
+            try:
+                group.kill()
+                group.remove()
+            except CgroupError:
+                if directories == former:
+                    raise
+            former = directories  # another kernel may be removing it, one directory after the other
     return tuple(names)

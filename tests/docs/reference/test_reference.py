@@ -140,7 +140,7 @@ def test_all_that_lies_in_the_state_directory_is_described(tmp_path: Path) -> No
     text = section((REFERENCE / "configuration.md").read_text(), "The state directory")
     described = set(re.findall(r"^\| `([\w.-]+)/?` \|", text, re.MULTILINE))
 
-    assert {name.removesuffix("-wal").removesuffix("-shm") for name in found} <= described
+    assert {name.removesuffix("-wal").removesuffix("-shm").removesuffix(".new") for name in found} <= described
 
 
 def test_the_help_of_state_dir_names_what_is_kept_there() -> None:

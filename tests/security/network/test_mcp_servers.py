@@ -19,7 +19,7 @@ TOML = f"""
 provider = "offline"
 
 {PLAIN}
-timeout = "4s"
+timeout = "10s"
 limits = {{ memory = "128M" }}
 
 {PLAIN.replace(".plain]", ".other]")}
@@ -132,7 +132,7 @@ def test_a_changed_tool_is_withheld_also_if_its_description_came_too_late_before
         [missing] = up(agent.tools("plain"))["missing"]
         denied = agent.tool_call("plain.echo", {"text": "x"}, timeout=PATIENCE)
 
-    assert missing["error"] == "no answer within 4 s"
+    assert missing["error"] == "no answer within 10 s"
     assert denied["code"] == "permission_denied"
     assert "plain.echo is withheld: it has changed since approval" in denied["error"]
 

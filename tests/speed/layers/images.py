@@ -5,6 +5,7 @@ import os
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from agentos.images.importer import import_image
@@ -51,7 +52,7 @@ def imported(place: Place, rounds: int) -> Result:
         theirs.append(timed(lambda: (run("tar", "-xf", str(archive), "-C", str(tree)), run("sync", "-f", str(tree)))))
         run("rm", "-r", str(tree))
         argv = (*agentos, f"image-{number}", "--state-dir", str(state))
-        ours.append(timed(lambda argv=argv: run(*argv, cwd=ROOT)))
+        ours.append(timed(partial(run, *argv, cwd=ROOT)))
     return Result.of(ROWS[0], [ms / 1000 for ms in ours], [ms / 1000 for ms in theirs])
 
 

@@ -94,7 +94,8 @@ def overlays(place: Place) -> Iterator[Result]:
         yield grows(caller, place.directory / "of-one", 2 if place.quick else 5)
         rounds = [change(caller, kernel, top, copy, number) for number in range(2 if place.quick else 4)]
         for row, pairs in zip(CHANGES, zip(*rounds, strict=True), strict=True):
-            yield Result.of(row, *zip(*pairs, strict=True))
+            ours, theirs = zip(*pairs, strict=True)
+            yield Result.of(row, ours, theirs)
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -173,11 +174,12 @@ def grows(caller: Caller, top: Path, rounds: int) -> Result:
 
 def change(caller: Caller, kernel: Server, top: Path, copy: Path, number: int) -> Sequence[tuple[float, float]]:
     """Milliseconds and those of the floor, for each row of ``CHANGES``."""
-    name, pairs = f"change-{number}", []
+    name, pairs = f"change-{number}", list[tuple[float, float]]()
     host = float(run(*PYTHON, CHANGE, cwd=copy))
     take_back(copy)
     caller.ask(Op.SPAWN, in_overlay(name, top, CHANGES_OR_WAITS))
-    pairs.append((*said(caller, name), host))
+    [began] = said(caller, name)
+    pairs.append((began, host))
     [upper] = (kernel.socket.parent / "state" / "layers" / name).glob("l-*/tree")
 
     compared = timed(lambda: compare(upper, top))

@@ -18,6 +18,8 @@ from types import FrameType
 
 from attrs import frozen
 
+from tests.speed.layers import images as measure_images
+from tests.speed.layers import overlays as measure_overlays
 from tests.speed.measure import audit as measure_audit
 from tests.speed.measure import beside as measure_beside
 from tests.speed.measure import dashboard as measure_dashboard
@@ -83,9 +85,11 @@ GROUPS = (
     Group("http", measure_http.requests, measure_http.ROWS),
     Group("dashboard", measure_dashboard.dashboard, measure_dashboard.ROWS),
     Group("recorded", measure_wire.recorded, measure_wire.RECORDED),
+    Group("layers", measure_overlays.overlays, measure_overlays.ROWS),
+    Group("layers: images", measure_images.images, measure_images.ROWS),
 )
 PAGE = ROOT / "docs" / "reference" / "speed.md"
-LIMIT, QUICK_LIMIT = 330, 160  # seconds for everything
+LIMIT, QUICK_LIMIT = 450, 240  # seconds for everything
 WIDTHS = (max(len(row.name) for group in GROUPS for row in group.rows), 40, 26, 22, 27, 4)
 
 

@@ -1,0 +1,1 @@
+"""What overlays, snapshots, forks and images cost."""

@@ -114,10 +114,12 @@ def look(top: int, path: str) -> os.stat_result | None:
 def copy(source: int, target: int | None = None) -> str:
     """Copy what is left of a file, if there is a target; returns the sha256 of it, in hex.
 
-    Zeros become holes: a sparse file must not fill the disk.
+    Zeros become holes: a sparse file must not fill the disk. What others append meanwhile isn't copied: they may never
+    stop.
     """
     digest, size = hashlib.sha256(), 0
-    while part := os.read(source, _CHUNK):
+    most = os.fstat(source).st_size - os.lseek(source, 0, os.SEEK_CUR)
+    while part := os.read(source, max(0, min(_CHUNK, most - size))):
         digest.update(part)
         size += len(part)
         if target is not None and part.count(0) == len(part):

@@ -63,6 +63,7 @@ def merge(upper: int, root: int, owners: Owners, user: tuple[int, int] | None = 
             with beneath.open_parent(upper, path) as (above, name):
                 beneath.remove(above, name, found)
     waiting, directories = [""], []
+    links: dict[tuple[int, int], str] = {}  # the first name of each file
     while waiting:
         path = waiting.pop()
         if len(path) > layers.MAX_PATH:
@@ -79,8 +80,12 @@ def merge(upper: int, root: int, owners: Owners, user: tuple[int, int] | None = 
                     continue
                 beneath.remove(there, name, below)
                 if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
-                    _note(owners, inside, here, name, found, below is None, user)
-                    _take(here, name, found.st_mode)
+                    former = links.setdefault((found.st_dev, found.st_ino), inside)
+                    if former == inside:
+                        _note(owners, inside, here, name, found, below is None, user)
+                        _take(here, name, found.st_mode)
+                    else:
+                        owners.link(inside, former)
                     os.rename(name, name, src_dir_fd=here, dst_dir_fd=there)
                 elif not layers.is_whiteout(found):
                     dropped.append(inside)
@@ -135,7 +140,7 @@ def _take(here: int, name: str, mode: int) -> None:
         return
     path = f"/proc/self/fd/{here}/{name}"
     for attribute in os.listxattr(path, follow_symlinks=False):
-        if attribute.startswith(("user.overlay.", CAPABILITY)):
+        if attribute.startswith(("user.overlay.", CAPABILITY, "system.posix_acl_")):  # whose ids an agent may lack
             os.removexattr(path, attribute, follow_symlinks=False)
 
 

@@ -9,6 +9,7 @@ from .errors import BadArchive
 
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "riscv64": "riscv64", "ppc64le": "ppc64le", "s390x": "s390x"}
 _USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+MAX_VARIABLES = 1_000
 _MAX_TEXT = 128 << 10  # bytes of one text, as Linux takes for an argument
 
 
@@ -58,6 +59,8 @@ def take_config(given: Given | None) -> tuple[ImageConfig, Sequence[str]]:
     if given is None:
         return ImageConfig(), ()
     env = dict(_read_variables(given.env or ()))
+    if len(env) > MAX_VARIABLES:
+        raise BadArchive(f"its configuration: Env: more than {MAX_VARIABLES} variables")
     entrypoint, cmd = given.entrypoint or [], given.cmd or []
     texts = (*entrypoint, *cmd, given.working_dir or "", given.user or "")
     if any("\0" in text or len(text) > _MAX_TEXT for text in texts):

@@ -252,10 +252,21 @@ def describe_tree(top: int) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]
     usage = measure_tree(os.dup(top), sys.maxsize, sys.maxsize)
     modes = {name: os.stat(name, dir_fd=top, follow_symlinks=False).st_mode for name in sorted(os.listdir(top))}
     shown = {name: mode for name, mode in modes.items() if name not in OWN}
+    for name in shown:
+        if not _is_utf8(name):
+            raise BadArchive(f"{name!r} at its top isn't UTF-8: give it another name")
     if len(shown) > MAX_TOP:
         raise BadArchive(f"it has {len(shown)} directories and files at its top, and more than {MAX_TOP} are too many")
     directories = tuple([name for name, mode in shown.items() if stat.S_ISDIR(mode)])
     return usage.size, usage.inodes, directories, tuple([name for name, mode in shown.items() if stat.S_ISREG(mode)])
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_accounts(top: int) -> tuple[str, str]:

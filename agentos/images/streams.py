@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lzma import LZMADecompressor
 
 MAX_READ = 1 << 20  # bytes
+PACKED_READ = 64 << 10  # bytes of packed data: each stream in them may be empty, and leaves a copy of those behind it
 MAX_DICTIONARY = 256 << 20  # bytes of memory that unpacking xz may take; `xz -9` needs 65 MiB
 ZSTD_MODULES = ("compression.zstd", "zstandard")
 
@@ -162,11 +163,11 @@ class _Unpacked(io.RawIOBase):
         while not found:
             data = b""
             if self._unpack.eof:
-                data = (self._unpack.unused_data or self._raw.read1(MAX_READ)).lstrip(b"\0")  # padding
+                data = (self._unpack.unused_data or self._raw.read1(PACKED_READ)).lstrip(b"\0")  # padding
                 if not data:
                     return 0
                 self._unpack = self._make()
-            elif self._unpack.needs_input and not (data := self._raw.read1(MAX_READ)):
+            elif self._unpack.needs_input and not (data := self._raw.read1(PACKED_READ)):
                 raise EOFError("it has no end")
             try:
                 found = self._unpack.decompress(data, len(buffer))

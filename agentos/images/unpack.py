@@ -32,22 +32,31 @@ class Bounds(Struct, frozen=True):
     entries: int = 1_000_000
 
 
+class Amount(Struct):
+    """What was counted towards bounds."""
+
+    size: int = 0
+    entries: int = 0
+
+
 class Unpacking:
     """Unpacks into the directory ``top``, an open descriptor. :meth:`close` in the end.
 
-    ``owners`` are those of a tree in which ``top`` is the directory at the path ``place``.
+    ``owners`` are those of a tree in which ``top`` is the directory at the path ``place``. ``amount`` is what counts
+    towards the bounds already.
     """
 
-    def __init__(self, top: int, bounds: Bounds, owners: Owners, place: str = "") -> None:
+    def __init__(self, top: int, bounds: Bounds, owners: Owners, place: str = "", amount: Amount | None = None) -> None:
         self._top, self._bounds, self._owners, self._place = top, bounds, owners, place
-        self._size = self.entries = 0
+        self._amount = amount if amount is not None else Amount()
         self._directories: dict[str, tuple[int, int]] = {}  # mode and time, set in the end
         self._layer: set[str] = set()  # paths of this layer, and those above them
+        self._cleared: set[str] = set()  # its directories that have nothing of the layers below
         self._parent: tuple[str, int] | None = None
 
     def add_layer(self, stream: Stream) -> None:
         """Unpack a layer over those before; the stream is read to its end. Raises :class:`BadArchive`."""
-        self._layer = set()
+        self._layer, self._cleared = set(), set()
         for entry in read_entries(stream):
             self._count(entry.path, entry.size, stream.name)
             if entry.path:
@@ -56,11 +65,11 @@ class Unpacking:
         stream.drain()
 
     def _count(self, path: str, size: int, where: str) -> None:
-        self.entries += 1
-        self._size += size
-        if self.entries > self._bounds.entries:
+        self._amount.entries += 1
+        self._amount.size += size
+        if self._amount.entries > self._bounds.entries:
             raise BadArchive(f"{where}: {path} is one of more than {self._bounds.entries} entries")
-        if self._size > self._bounds.size:
+        if self._amount.size > self._bounds.size:
             raise BadArchive(f"{where}: with {path} it has more than {self._bounds.size} bytes: see --max-size")
 
     def finish(self) -> None:
@@ -160,7 +169,8 @@ class Unpacking:
     def _hide(self, above: str, parent: int, whiteout: str) -> None:
         """Remove what the layers below have of a name, or of all names in a directory."""
         if whiteout == OPAQUE:
-            names = os.listdir(parent)
+            names = os.listdir(parent) if above not in self._cleared else []
+            self._cleared.add(above)
         elif whiteout.startswith(f"{WHITEOUT}{WHITEOUT}"):
             return  # what aufs keeps for itself
         else:
@@ -175,7 +185,8 @@ class Unpacking:
                 found = _look(here, name)
                 if path not in self._layer:
                     beneath.remove(here, name, found)
-                elif found is not None and stat.S_ISDIR(found.st_mode):
+                elif found is not None and stat.S_ISDIR(found.st_mode) and path not in self._cleared:
+                    self._cleared.add(path)
                     with beneath.open_directory(self._top, path) as inner:
                         waiting += [f"{path}/{each}" for each in os.listdir(inner)]
 

@@ -92,6 +92,7 @@ ROOTS: Mapping[str, tuple[bytes, str]] = {
     "through a file": (make_tar([entry("f", b""), entry("f/x", b"")]), "f/x"),
     "whiteout through a link": (make_tar([entry("l", kind=LINK, target="/tmp"), entry("l/.wh.x")]), "l/.wh.x"),
     "opaque through a link": (make_tar([entry("l", kind=LINK, target="/tmp"), entry("l/.wh..wh..opq")]), "l/.wh"),
+    "a name at its top that is no UTF-8": (make_tar([entry("a\udcff/x", b"")]), "at its top isn't UTF-8"),
     "whiteout of dot dot": (make_tar([entry("d/.wh...")]), "hides a name"),
     "whiteout of nothing": (make_tar([entry("d/.wh.")]), "hides a name that can't be"),
     "character device": (device(tarfile.CHRTYPE), "dev/null is a device"),
@@ -240,6 +241,42 @@ ARCHIVES: Mapping[str, tuple[bytes, str]] = {
 def test_a_hostile_archive_of_blobs_is_refused_whole(case: str, store: Images, tmp_path: Path) -> None:
     data, match = ARCHIVES[case]
     refuse(store, data, match, tmp_path)
+
+
+def test_a_directory_is_cleared_once_however_often_a_layer_says_so(
+    store: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an archive with a thousand names and whiteouts takes a million looks."""
+    below = make_tar([entry(f"d/{number}/e/old", b"") for number in range(3)])
+    hides = [entry(f"{path}/.wh..wh..opq") for path in ("d/1/e", "d/1", "d")] + [entry(".wh.d"), entry("d/.wh.1")]
+    above = make_tar(
+        [*(entry(f"d/1/e/{number}", b"new") for number in range(5)), *(hides * 20), entry("d/1/late", b"")]
+    )
+    (tmp_path / "archive").write_bytes(tar_files(make_oci([below, above])))
+    listed, listdir = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda place: listed.append(place) or listdir(place))  # type: ignore[func-returns-value]
+
+    import_image(store, str(tmp_path / "archive"), "a")
+
+    monkeypatch.undo()
+    opened = store.open("a")
+    top = Path(opened.path)
+    assert sorted(str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()) == [
+        *(f"d/1/e/{number}" for number in range(5)),
+        "d/1/late",
+    ]
+    opened.close()
+    assert len(listed) < 40
+
+
+def test_empty_streams_in_front_of_an_archive_are_passed(store: Images, tmp_path: Path) -> None:
+    packed = {
+        "xz": lzma.compress(b"") * 5000 + lzma.compress(GOOD),
+        "bz2": bz2.compress(b"") * 5000 + bz2.compress(GOOD),
+    }
+    for name, data in packed.items():
+        (tmp_path / "archive").write_bytes(data)
+        assert import_image(store, str(tmp_path / "archive"), name).bytes >= 5000
 
 
 def test_an_archive_that_is_refused_leaves_the_former_image(store: Images, tmp_path: Path) -> None:

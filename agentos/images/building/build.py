@@ -24,7 +24,7 @@ from agentos.images.owners import Owners, can_hold, read_owners
 from agentos.images.store import NAME, NAME_RULE, Image, Images, NewTree
 from agentos.images.streams import MAX_READ, Stream, buffered, decompress, naming_damage
 from agentos.images.tar import BLOCK, check_sum
-from agentos.images.unpack import Bounds, Unpacking
+from agentos.images.unpack import Amount, Bounds, Unpacking
 from agentos.sandbox.host_ids import STORE_IDS
 from agentos.services.snapshots import beneath, layers
 
@@ -84,6 +84,7 @@ class Build:
         self._images, self._run, self._tell, self._options = images, run, tell, options
         self._made: dict[int, _Made] = {}
         self._dropped: list[str] = []
+        self._copied = Amount()  # by all COPYs and ADDs
         self._stamps: dict[int, str] = {}  # by the lines of COPYs, of their files when their digest was made
         self._changed = False  # since then: what follows isn't what its key says, and isn't kept
 
@@ -109,8 +110,7 @@ class Build:
             for step in plan.steps:
                 if isinstance(step.act, Copy) and not step.act.origin:
                     with _naming(step.one):
-                        for word in step.act.words:
-                            files.find(word)
+                        files.find(step.act.words)
 
     def _build_stage(self, file: Dockerfile, plan: StagePlan, tree: _Tree, files: Files) -> str:
         """Fill a tree. Returns the key of the last step."""
@@ -142,7 +142,7 @@ class Build:
                 parts = ("RUN", act, self._options.network)
             elif isinstance(act, Copy):
                 with _naming(step.one):
-                    found = origins[act.origin].find_all(act.words)
+                    found = origins[act.origin].find(act.words)
                     if not act.origin:
                         self._stamps[step.one.line] = origins[""].stamp(found)
                     parts = (
@@ -198,7 +198,7 @@ class Build:
                 files = origins[step.act.origin]
                 self._copy(step.act, tree, files)
                 if not step.act.origin:
-                    self._changed |= files.stamp(files.find_all(step.act.words)) != self._stamps[step.one.line]
+                    self._changed |= files.stamp(files.find(step.act.words)) != self._stamps[step.one.line]
             case Directory():
                 made: list[str] = []
                 trees.make_directories(tree.top, step.act.path, made)
@@ -241,7 +241,7 @@ class Build:
         ids = find_owner(root, act.owner) if act.owner else None
         if act.owner and ids is None:
             raise BadArchive(f"--chown={act.owner}: /etc/passwd and /etc/group of the image so far have no such name")
-        for source in files.find_all(act.words):
+        for source in files.find(act.words, self._copied):
             if act.unpacks and not source.is_directory and self._unpack(files, source, tree, target, ids):
                 continue
             place = target
@@ -277,7 +277,7 @@ class Build:
             for path in made:
                 tree.owners.note(path, *(ids or (0, 0)))
             with beneath.open_directory(tree.top, real) as top:
-                unpacking = Unpacking(top, self._options.bounds, tree.owners, real)
+                unpacking = Unpacking(top, self._options.bounds, tree.owners, real, self._copied)
                 try:
                     unpacking.add_layer(Stream(data, source.name, self._options.bounds.size, hashed=False))
                     unpacking.finish()

@@ -16,12 +16,13 @@ from msgspec import Struct
 
 from agentos.images.errors import BadArchive
 from agentos.images.owners import Owners
-from agentos.images.unpack import Bounds
+from agentos.images.unpack import Amount, Bounds
 from agentos.services.snapshots import beneath
 
 from . import trees
 
 MAX_IGNORE = 1 << 20  # bytes of .dockerignore
+MAX_RULES = 1_000  # of them, which are tried on each path
 _WILD = re.compile(r"[*?\[]")
 
 
@@ -35,6 +36,8 @@ class Ignore:
             keeps, line = line.startswith("!"), line.removeprefix("!").strip()
             if line and not line.startswith("#") and (path := os.path.normpath(line).strip("/")) not in ("", "."):
                 self._rules.append((keeps, compile_pattern(path, "(/.*)?")))
+            if len(self._rules) > MAX_RULES:
+                raise BadArchive(f".dockerignore: more than {MAX_RULES} patterns")
         self.has_exceptions = any(keeps for keeps, _ in self._rules)
 
     def hides(self, path: str) -> bool:
@@ -115,19 +118,23 @@ class Files:
         self.top, self._bounds, self._ignore = top, bounds, ignore
         self.owners = owners if owners is not None else Owners()
 
-    def find(self, word: str) -> Sequence[Source]:
-        """What a path or pattern names. Raises :class:`BadArchive`: it names nothing, or what can't be copied."""
+    def find(self, words: Sequence[str], amount: Amount | None = None) -> Sequence[Source]:
+        """What paths or patterns name. Raises :class:`BadArchive`: one names nothing, or what can't be copied.
+
+        All of it counts towards the bounds, besides the ``amount`` that does already.
+        """
+        counted = amount if amount is not None else Amount()
+        return [source for word in words for source in self._find(word, counted)]
+
+    def _find(self, word: str, amount: Amount) -> Sequence[Source]:
         path = os.path.normpath("/" + word)[1:] if word.strip("/") else ""
         if ".." in word.split("/"):
             raise BadArchive(f"{word} has .. in its path: only what is in the directory is copied")
         paths = sorted(self._match(path)) if _WILD.search(path) else [path]
-        found = [self._read(each) for each in paths if not self._is_hidden(each)]
+        found = [self._read(each, amount) for each in paths if not self._is_hidden(each)]
         if not found:
             raise BadArchive(f"{word}: there is nothing of that name, or .dockerignore leaves it out")
         return found
-
-    def find_all(self, words: Sequence[str]) -> Sequence[Source]:
-        return [source for word in words for source in self.find(word)]
 
     def _is_hidden(self, path: str) -> bool:
         return self._ignore is not None and bool(path) and self._ignore.hides(path)
@@ -145,7 +152,7 @@ class Files:
                         elif rule.fullmatch(name):
                             yield f"{path}/{name}".lstrip("/")
 
-    def _read(self, path: str) -> Source:
+    def _read(self, path: str, amount: Amount) -> Source:
         try:
             real = trees.resolve(self.top, path)
         except OSError as error:
@@ -153,17 +160,18 @@ class Files:
         found = beneath.look(self.top, real) if real else os.fstat(self.top)
         if found is None:
             raise BadArchive(f"{path}: it was removed meanwhile")
-        return Source(real, path.rpartition("/")[2], list(self._walk(Item(real, "", found))))
+        return Source(real, path.rpartition("/")[2], list(self._walk(Item(real, "", found), amount)))
 
-    def _walk(self, first: Item) -> Iterator[Item]:
-        waiting, count, size = [first], 0, 0
+    def _walk(self, first: Item, amount: Amount) -> Iterator[Item]:
+        waiting = [first]
         while waiting:
             item = waiting.pop()
             mode = item.status.st_mode
             if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
                 raise BadArchive(f"{item.path} is a device, a FIFO or a socket, which no image may have")
-            count, size = count + 1, size + (item.status.st_size if stat.S_ISREG(mode) else 0)
-            if count > self._bounds.entries or size > self._bounds.size:
+            amount.entries += 1
+            amount.size += item.status.st_size if stat.S_ISREG(mode) else 0
+            if amount.entries > self._bounds.entries or amount.size > self._bounds.size:
                 raise BadArchive(
                     f"{item.path}: with it more than {self._bounds.entries} entries or {self._bounds.size} bytes"
                 )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 MAX_BYTES = 1 << 20  # of a Dockerfile
+MAX_INSTRUCTIONS = 1_000  # each stage and each RUN has the variables of those before
 MAX_SHOWN = 100  # characters of an instruction
 FLAGS: Mapping[str, frozenset[str]] = {
     "FROM": frozenset({"platform"}),
@@ -19,7 +20,7 @@ FLAGS: Mapping[str, frozenset[str]] = {
 PLAIN = frozenset({"RUN", "ENV", "WORKDIR", "USER", "ARG", "SHELL", "CMD", "LABEL", "EXPOSE"})
 TOLD = frozenset({"ENTRYPOINT", "VOLUME", "HEALTHCHECK", "STOPSIGNAL", "MAINTAINER"})  # an image has it, no agent does
 _HEREDOC = re.compile(r"\d*<<(-?)(['\"]?)([A-Za-z_][\w.]*)\2")
-_DIRECTIVE = re.compile(r"#\s*([A-Za-z]+)\s*=\s*(\S.*?)\s*")
+_DIRECTIVE = re.compile(r"#\s*([A-Za-z]+)\s*=\s*(\S.*)")
 _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)(?:(:?[-+?])([^{}]*))?\}|([A-Za-z_]\w*)")
 
 
@@ -105,7 +106,9 @@ def parse(text: str) -> Dockerfile:
     arguments: list[Instruction] = []
     stages: list[Stage] = []
     steps: list[Instruction] = []
-    for one in _read_instructions(lines, first, escape):
+    for count, one in enumerate(_read_instructions(lines, first, escape)):
+        if count == MAX_INSTRUCTIONS:
+            raise one.fail(f"a Dockerfile may have {MAX_INSTRUCTIONS} instructions")
         if one.keyword == "FROM":
             base, name = _read_from(one)
             if any(stage.name == name for stage in stages if name):

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from agentos.images.config import Given, ImageConfig
+from agentos.images.config import MAX_VARIABLES, Given, ImageConfig
+from agentos.services.snapshots import layers
 
 from .dockerfile import Instruction, expand, read_pairs, split_words
 from .trees import OF_THE_JAIL
@@ -45,8 +46,10 @@ class State:
         return expand(one, text, self.variables, self.escape)
 
     def path(self, one: Instruction, text: str) -> str:
-        """An absolute path in the image. Raises :class:`.BadDockerfile` for one that a jail has of its own."""
+        """An absolute path in the image. Raises :class:`.BadDockerfile` for one that can't be, or is a jail's own."""
         path = os.path.normpath(os.path.join(self.directory, text))
+        if len(path) > layers.MAX_PATH:
+            raise one.fail(f"{path[:100]}...: longer than Linux takes")
         path = f"/{path.lstrip('/')}"
         if (top := path.split("/")[1]) in OF_THE_JAIL:
             raise one.fail(f"{path}: an agent has a /{top} of its own: choose another directory")
@@ -104,6 +107,8 @@ class State:
         for name in names:
             if not _NAME.fullmatch(name) or name.startswith("AGENTOS_"):
                 raise one.fail(f"expected the name of a variable, without AGENTOS_ in front, got {name[:100]!r}")
+        if len(self.env) + len(self.arguments) + len(names) > MAX_VARIABLES:
+            raise one.fail(f"with it there are more than {MAX_VARIABLES} variables")
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -285,6 +285,25 @@ REFUSED = {
         "line 2: ADD: evil.tar: ../evil has .. in its path",
     ),
     "a bomb": ("FROM base-1\nADD bomb.gz /x/", "line 2: ADD: bomb.gz: with zeros it has more than"),
+    "links to one directory": ("FROM base-1\nCOPY many/link-* /x/", "line 2: COPY: many/all/half: with it more than"),
+    "one file by many words": (
+        "FROM base-1\nCOPY many/all/half* many/*/half many/all/h* /x/",
+        "line 2: COPY: many/all",
+    ),
+    "one file by many instructions": (
+        "FROM base-1\nCOPY many/all /x\nCOPY many/all /y\nADD many/all /z\n",
+        "line 4: ADD: many/all/half: with it more than",
+    ),
+    "an archive by many instructions": (
+        "FROM base-1\nADD half.tar.gz /x/\nADD half.tar.gz /y/\nADD half.tar.gz /z/\n",
+        "line 4: ADD: half.tar.gz: with half it has more than",
+    ),
+    "a directory below itself": ("FROM base-1\n" + f"WORKDIR {'d/' * 500}\n" * 5, "line 6: WORKDIR: /d/d"),
+    "many variables": (
+        "FROM base-1\n" + f"ENV {' '.join(f'A{n}=1' for n in range(997))}\nENV A1=2\nENV B=1 C=2\nENV D=4 E=5",
+        "line 5: ENV: with it there are more than 1000 variables",
+    ),
+    "many instructions": ("FROM base-1\n" + "USER a\n" * 1000, "line 1001: USER: a Dockerfile may have 1000"),
 }
 
 
@@ -301,6 +320,11 @@ def test_what_cannot_be_built_is_refused_with_its_line_and_nothing_is_run_or_lef
     os.symlink("/etc", context / "host")
     with open(context / "huge", "wb") as file:
         file.truncate(1 << 40)
+    (context / "many" / "all").mkdir(parents=True)
+    (context / "many" / "all" / "half").write_bytes(bytes(900_000))
+    for number in range(3):
+        os.symlink("all", context / "many" / f"link-{number}")
+    (context / "half.tar.gz").write_bytes(gzip.compress(make_tar([entry("half", bytes(900_000))])))
     whole = make_tar([entry("in/tar.txt", b"x" * 5000)])
     (context / "cut.tar").write_bytes(whole[:2000])
     (context / "evil.tar").write_bytes(make_tar([entry("../evil", b"x")]))
@@ -340,6 +364,11 @@ def test_what_cannot_be_built_is_refused_with_its_line_and_nothing_is_run_or_lef
 )
 def test_the_last_rule_that_matches_a_path_or_one_above_it_decides(rules: str, path: str, hidden: bool) -> None:
     assert Ignore(rules).hides(path) is hidden
+
+
+def test_a_dockerignore_has_an_end() -> None:
+    with pytest.raises(BadArchive, match="more than 1000 patterns"):
+        Ignore("a\n" * 1001)
 
 
 HOSTILE = ["*a" * 40 + "b", "**a" * 40 + "b", "**/a*/" * 20 + "*b", "*?" * 100 + "b", "**/" * 60 + "b"]

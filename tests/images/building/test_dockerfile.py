@@ -105,6 +105,11 @@ def test_words_that_cannot_be_expanded_are_refused(word: str, expected: str) -> 
     assert str(error.value).startswith(expected)
 
 
+def test_a_first_line_of_any_length_is_read_in_time() -> None:
+    """The limit of a test ends one that takes the square of it."""
+    assert parse(f"# a=b{' ' * 1_000_000}c\nFROM a\n").stages[0].base == "a"
+
+
 def test_variables_that_double_each_other_come_to_an_end() -> None:
     variables, ones = {"A": "x" * 1000}, parse("FROM a\n" + "ENV A=$A$A\n" * 40).stages[0].steps
     with pytest.raises(BadDockerfile, match=r"^line 1[0-9]: ENV: with A the variables of all instructions are longer"):

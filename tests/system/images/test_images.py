@@ -2,16 +2,29 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from agentos.images.store import Images
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.images import entry, make_oci, make_tar, write_files
 from tests.support.kernel import Kernel, environment, until
 from tests.system.agents import ask, relay
 
+LITTLE_MEMORY = """
+import re, resource
+import agentos.images.importer, agentos.userland.cli.files.images
+from agentos.__main__ import main
+with open("/proc/self/status") as file:
+    used = int(re.search(r"VmData:\\s+(\\d+)", file.read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (used + (8 << 20), resource.RLIM_INFINITY))
+main()
+"""
 FILES = make_tar([entry("bin/tool", b"x" * 5000, mode=0o4755)])
 
 
@@ -46,6 +59,21 @@ def test_an_image_is_imported_listed_looked_at_counted_and_removed(kernel: Kerne
     assert "no images" in agentos(kernel, "image", "ls")
     assert "there is no image 'tool'" in agentos(kernel, "image", "rm", "tool", status=1)
     assert "there is no image 'tool'" in agentos(kernel, "image", "inspect", "tool", status=1)
+
+
+def test_an_archive_of_names_that_fill_the_memory_is_refused(kernel: Kernel, tmp_path: Path) -> None:
+    """Within 1 GiB, or less where the process may take less."""
+    names = f"{'d' * 200}/" * 19
+    (tmp_path / "names.tar").write_bytes(make_tar(entry(f"{names}{number}", b"") for number in range(3_000)))
+    command = ("image", "import", str(tmp_path / "names.tar"), "names", "--state-dir", str(kernel.state_dir))
+
+    ended = subprocess.run([sys.executable, "-c", LITTLE_MEMORY, *command], capture_output=True, text=True, check=False)
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.search(r"^agentos: names wasn't made: .*memory$", ended.stderr, re.MULTILINE), ended.stderr
+    assert "no images" in agentos(kernel, "image", "ls")
+    Images(kernel.state_dir).collect()
+    assert not [*(kernel.state_dir / "images" / "trees").iterdir()]
 
 
 def test_an_archive_that_is_refused_is_told_in_one_line(kernel: Kernel, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """``agentos image build`` and ``pull``: images of a Dockerfile, whose RUNs are agents, and of a registry."""
 
 import contextlib
+import errno
+import resource
 import shutil
 import signal
 import subprocess
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 LIMITS = ("memory=2G", "max_pids=512", "disk=10G", "inodes=1000000", "file_size=4G", "open_files=4096")  # of RUN
 SECONDS = 3600.0  # of one RUN
+MEMORY = 1 << 30  # bytes that this process may take: archives and Dockerfiles may be hostile
 
 
 @click.command()
@@ -87,7 +90,7 @@ def build(
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # as Ctrl-C they end the program of a RUN, too
-    with _errors(name):
+    with making(name):
         text = _read(Path(file) if file is not None else Path(directory, "Dockerfile"))
         images = Images((state_dir or find_state_dir()).absolute())
         with contextlib.redirect_stdout(sys.stderr):  # what programs say isn't the command's answer
@@ -140,14 +143,15 @@ def pull(reference: str, name: str, state_dir: Path | None, insecure: bool, as_j
         raise Failed("pull needs skopeo, which isn't in PATH: install its package (`apt-get install skopeo`)")
     transports = ("docker://", "oci:", "oci-archive:", "docker-archive:", "dir:")
     source = reference if reference.startswith(transports) else f"docker://{reference}"
-    with _errors(name), tempfile.TemporaryDirectory(prefix="agentos-pull-") as place:
+    with tempfile.TemporaryDirectory(prefix="agentos-pull-") as place:
         words = ["--src-tls-verify=false"] if insecure else []
         command = [program, "copy", "--quiet", "--insecure-policy", *words, "--", source, f"oci:{place}/image:pulled"]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
             raise Failed(f"{name} wasn't made: skopeo: {printable(last)}")
-        made = import_image(Images((state_dir or find_state_dir()).absolute()), f"{place}/image", name)
+        with making(name):
+            made = import_image(Images((state_dir or find_state_dir()).absolute()), f"{place}/image", name)
     describe_made(made, as_json)
 
 
@@ -161,17 +165,25 @@ def describe_made(made: "Image", as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _errors(name: str) -> Iterator[None]:
-    """What went wrong, in one line."""
+def making(name: str) -> Iterator[None]:
+    """Tell what goes wrong in one line, and have this process take at most :data:`MEMORY` meanwhile."""
     from agentos.images.building.dockerfile import BadDockerfile
     from agentos.images.errors import BadArchive, BadStore, NoImage
 
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    amount = min(limit for limit in (soft, MEMORY) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_DATA, (amount, hard))
     try:
         yield
     except (BadArchive, BadStore, BadDockerfile, NoImage) as error:
         raise Failed(f"{name} wasn't made: {error}") from None
-    except OSError as error:
-        raise Failed(f"{name} wasn't made: {error.filename or 'its files'}: {error.strerror}") from None
+    except (OSError, MemoryError) as error:
+        text = f"its names need more than {amount >> 20} MiB of memory"
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            text = f"{error.filename or 'its files'}: {error.strerror}"
+        raise Failed(f"{name} wasn't made: {text}") from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _read(path: Path) -> str:

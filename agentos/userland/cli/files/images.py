@@ -1,9 +1,6 @@
 """``agentos image``: images that agents run in."""
 
-import contextlib
-import resource
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +18,11 @@ from agentos.userland.cli.common import (
     print_table,
     printable,
 )
-from agentos.userland.cli.files.image_build import build, describe_made, pull
+from agentos.userland.cli.files.image_build import build, describe_made, making, pull
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.times import format_time
 
 HEADER = ["IMAGE", "DIGEST", "LAYERS", "SIZE", "MADE"]
-MEMORY = 1 << 30  # bytes that an import may take: an archive may be hostile
-
-
-@contextlib.contextmanager
-def bounded_memory() -> Iterator[None]:
-    """Have this process take at most :data:`MEMORY` meanwhile."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    amounts = [limit for limit in (soft, MEMORY) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(amounts), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @click.group()
@@ -64,19 +48,13 @@ def import_(source: str, name: str, state_dir: Path | None, max_size: int, as_js
     directory, or - for standard input. No kernel has to run. An image of this name is replaced; agents that run in it
     keep it until they end.
     """
-    from agentos.images.errors import BadArchive, BadStore
     from agentos.images.importer import import_image
     from agentos.images.store import Images
     from agentos.images.unpack import Bounds
 
     images = Images((state_dir or find_state_dir()).absolute())
-    try:
-        with bounded_memory():
-            made = import_image(images, sys.stdin.buffer if source == "-" else source, name, Bounds(size=max_size))
-    except (BadArchive, BadStore) as error:
-        raise Failed(f"{name} wasn't made: {error}") from None
-    except OSError as error:
-        raise Failed(f"{name} wasn't made: {error.filename or 'the archive'}: {error.strerror}") from None
+    with making(name):
+        made = import_image(images, sys.stdin.buffer if source == "-" else source, name, Bounds(size=max_size))
     describe_made(made, as_json)
 
 

@@ -94,8 +94,7 @@ def overlays(place: Place) -> Iterator[Result]:
         yield grows(caller, place.directory / "of-one", 2 if place.quick else 5)
         rounds = [change(caller, kernel, top, copy, number) for number in range(2 if place.quick else 4)]
         for row, pairs in zip(CHANGES, zip(*rounds, strict=True), strict=True):
-            ours, theirs = zip(*pairs, strict=True)
-            yield Result.of(row, ours, theirs)
+            yield Result.of(row, [took for took, _ in pairs], [floor for _, floor in pairs])
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -174,12 +173,12 @@ def grows(caller: Caller, top: Path, rounds: int) -> Result:
 
 def change(caller: Caller, kernel: Server, top: Path, copy: Path, number: int) -> Sequence[tuple[float, float]]:
     """Milliseconds and those of the floor, for each row of ``CHANGES``."""
-    name, pairs = f"change-{number}", list[tuple[float, float]]()
+    name = f"change-{number}"
+    pairs: list[tuple[float, float]] = []
     host = float(run(*PYTHON, CHANGE, cwd=copy))
     take_back(copy)
     caller.ask(Op.SPAWN, in_overlay(name, top, CHANGES_OR_WAITS))
-    [began] = said(caller, name)
-    pairs.append((began, host))
+    pairs.append((said(caller, name)[0], host))
     [upper] = (kernel.socket.parent / "state" / "layers" / name).glob("l-*/tree")
 
     compared = timed(lambda: compare(upper, top))

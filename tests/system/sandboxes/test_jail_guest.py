@@ -66,8 +66,11 @@ def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
         assert (group / "self" / "cgroup.procs").read_text()
 
 
-@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-@pytest.mark.parametrize(("chosen", "disk"), [(CHOSEN, False), (ON_A_DISK, True)], ids=["memory", "disk"])
+@pytest.mark.parametrize(
+    ("chosen", "disk", "user"),
+    [(CHOSEN, False, False), (CHOSEN, False, True), (ON_A_DISK, True, False)],
+    ids=["root", "user", "disk"],
+)
 def test_what_holds_here_holds_under_version_2(
     guest: RunInGuest, chosen: Sequence[str], disk: bool, user: bool
 ) -> None:

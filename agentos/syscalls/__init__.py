@@ -113,7 +113,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *events.syscalls(s.events, s.registry, s.callers.authorizer),
         *metrics.syscalls(s.registry, s.line, s.kernel_account, s.sampler),
         *kernel.syscalls(
-            s.supervision, s.line, s.audit, s.storage, s.approvals, s.callers.authorizer, s.callers.mail, s.config_file
+            s.supervision, s.line, s.audit, s.storage, s.approvals, s.callers.authorizer, s.mail, s.config_file
         ),
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),

@@ -44,7 +44,7 @@ def mail(
     socket_path: str | None,
     as_json: bool,
 ) -> None:
-    """List what waits in the mailbox of an agent; without NAME, which mailboxes aren't empty.
+    """List what waits in a mailbox, or all that are not empty.
 
     No message is taken. Also of an agent that isn't declared any more, if its mailbox was kept.
     """

@@ -3,11 +3,39 @@
 Both may be an agent's, of any size: they are compared in steps, and no list is made of their lines.
 """
 
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import define
+
+MAX_TOLD = 3  # places in which a request differs from the nearest recorded one, in one message
+MAX_LOGGED = 10  # requests that aren't in a cassette, of which the words are logged
 MAX_QUOTED = 160  # characters of a line that a difference quotes
 STEP = 64 << 10  # characters that are compared at a time: under 1 ms
 
 Difference = tuple[str, str, str]
 """The place, what was asked, and what is recorded."""
+
+
+@define(eq=False)
+class Misses:
+    """Tells of requests that aren't in the cassette ``file``: the places to the caller, the words to ``log``."""
+
+    file: Path
+    log: logging.Logger
+    _count: int = 0
+
+    def tell(self, number: int, found: Sequence[Difference]) -> str:
+        """What the caller is told, without recorded words: how a request differs from entry ``number``, the nearest."""
+        self._count += 1
+        if self._count <= MAX_LOGGED:
+            for where, mine, other in found[:MAX_TOLD]:
+                self.log.warning(
+                    "cassette %s, entry %d, %s: recorded %r, asked %r", self.file, number, where, other, mine
+                )
+        more = f" and {len(found) - MAX_TOLD} more" if len(found) > MAX_TOLD else ""
+        return f"the same as entry {number} but for {'; '.join(where for where, *_ in found[:MAX_TOLD])}{more}"
 
 
 def find_difference(where: str, asked: str, recorded: str) -> Difference:

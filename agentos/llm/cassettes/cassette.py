@@ -13,17 +13,17 @@ from itertools import count
 from pathlib import Path
 
 import trio
-from attrs import define, field
+from attrs import Factory, define, field
 
 from agentos.llm.providers.provider import Answer, Delta, Denied, OnDelta, Provider, Question, ask
 from agentos.llm.settings import CassetteMode
+from agentos.services.differences import Misses
 
 from .cassette_file import BadCassette, Entry, append_entry, read_cassette, write_cassette
 from .recorded_question import Digests, Recorded, differences, digest_question, find_nearest, record_question
 
 log = logging.getLogger(__name__)
 
-MAX_TOLD = 3  # places in which a question differs from the nearest one, in one message
 MAX_LISTED = 10  # entries in one message
 
 
@@ -37,7 +37,7 @@ class Cassette:
     _by_digest: dict[str, list[Entry]] = field(factory=lambda: defaultdict(list))  # by the exact and the masked one
     _asked: defaultdict[str, int] = field(factory=lambda: defaultdict(int))  # how often, by the masked digest
     _masked: int = 0  # questions that were equal after masks only
-    _missed: int = 0
+    _misses: Misses = Factory(lambda self: Misses(self.path, log), takes_self=True)
     _begun: Iterator[int] = field(factory=count)
     _new: list[tuple[int, Entry]] = field(factory=list)  # with the time at which it was asked
     _opened: int = 0  # providers that are open
@@ -99,15 +99,7 @@ class Cassette:
         nearest = find_nearest(question, digests, self.entries)
         if nearest is None:
             return "nothing is recorded" if not self.entries else "no question like it is recorded"
-        found = list(differences(question, nearest.question))
-        self._missed += 1
-        if self._missed <= MAX_LISTED:
-            for where, mine, other in found[:MAX_TOLD]:
-                log.warning(
-                    "cassette %s, entry %d, %s: recorded %r, asked %r", self.path, nearest.number, where, other, mine
-                )
-        more = f" and {len(found) - MAX_TOLD} more" if len(found) > MAX_TOLD else ""
-        return f"the same as entry {nearest.number} but for {'; '.join(where for where, *_ in found[:MAX_TOLD])}{more}"
+        return self._misses.tell(nearest.number, list(differences(question, nearest.question)))
 
     async def close(self) -> None:
         """Say which answers weren't used, and remove them if that is wanted, when the last provider has closed."""

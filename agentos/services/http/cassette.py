@@ -17,9 +17,9 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 import trio
-from attrs import define, field
+from attrs import Factory, define, field
 
-from agentos.services.differences import Difference, find_difference, shorten
+from agentos.services.differences import Difference, Misses, find_difference, shorten
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import Unavailable
@@ -30,8 +30,7 @@ from .request import Headers, Hop
 
 log = logging.getLogger(__name__)
 
-MAX_TOLD = 3  # places in which a request differs from the nearest one, in one message
-MAX_LISTED = 10  # misses whose words are logged, and entries in one message
+MAX_LISTED = 10  # entries in one message
 MAX_JSON = 256 << 10  # bytes of a body that is compared as JSON; longer ones are by their bytes
 MAX_COMPARED = 200  # characters of a target, to find the nearest one
 MAX_NAME = 40  # characters of a name in a message
@@ -70,7 +69,7 @@ class Cassette:
     entries: Sequence[Entry]
     _by_key: Mapping[Key, list[Entry]]
     _asked: Counter[Key] = field(factory=Counter)
-    _missed: int = 0
+    _misses: Misses = Factory(lambda self: Misses(self.path, log), takes_self=True)
     _explaining: Limiter = field(factory=lambda: Limiter(1))  # each takes several times the memory of the bodies
 
     @classmethod
@@ -134,15 +133,7 @@ class Cassette:
         nearest = self._find_nearest(key, hop)
         if nearest is None:
             return f"nothing is recorded of {hop.destination.scheme}://{hop.host}"
-        found = [*list_differences(hop, body, nearest)]
-        self._missed += 1
-        if self._missed <= MAX_LISTED:
-            for where, mine, other in found[:MAX_TOLD]:
-                log.warning(
-                    "cassette %s, entry %d, %s: recorded %r, asked %r", self.path, nearest.number, where, other, mine
-                )
-        more = f" and {len(found) - MAX_TOLD} more" if len(found) > MAX_TOLD else ""
-        return f"the same as entry {nearest.number} but for {'; '.join(where for where, *_ in found[:MAX_TOLD])}{more}"
+        return self._misses.tell(nearest.number, [*list_differences(hop, body, nearest)])
 
     def _find_nearest(self, key: Key, hop: Hop) -> Entry | None:
         """Of the same origin the one with most in common. Only to say why."""

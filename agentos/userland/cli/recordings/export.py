@@ -56,7 +56,8 @@ def export_recording(
 
 def _read_list(path: Path) -> Redaction:
     try:
-        data = path.read_bytes()[: MAX_LIST + 1]
+        with path.open("rb") as file:
+            data = file.read(MAX_LIST + 1)
         if len(data) > MAX_LIST:
             raise Failed(f"{path}: longer than {MAX_LIST >> 20} MiB")
         return read_list(data.decode())

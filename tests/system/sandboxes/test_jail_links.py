@@ -49,9 +49,9 @@ def lives(client: AgentOSClient, kernel: Kernel, name: str, **fields: object) ->
     given = {field: str(place) for field in fields}
     spawned = client.spawn(name, str(place / "main.py"), restart="permanent", max_restarts=1, **given)  # type: ignore[arg-type]
     assert spawned["success"], spawned
+    until(lambda: lines(client, name, "stdout"), "its first life has begun")
     (place / "main.py").unlink()
     os.symlink("../other.py", place / "main.py")
-    until(lambda: lines(client, name, "stdout"), "its first life has begun")
     os.kill(spawned["pid"], signal.SIGKILL)
     client.wait(name, timeout=PATIENCE)
     return "\n".join(line["text"] for line in client.logs(name)["lines"])

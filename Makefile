@@ -209,22 +209,7 @@ $(MCP_CLIENTS): pyproject.toml | $(RUN_READY)
 	@npm install --prefix $(VENV)/mcp-clients --silent --no-audit --no-fund --no-save @modelcontextprotocol/client
 	@touch $@
 
-# Servers of MCP, each in an environment of its own: of PyPI, where one needs the SDK's version 1, and the one of npm.
-MCP_SERVERS := $(patsubst %,$(VENV)/mcp-servers/%/ready,mcp-server-fetch mcp-server-git mcp-server-sqlite mcp-server-time)
-MCP_FILES := $(VENV)/mcp-servers/server-filesystem/ready
-
-$(MCP_SERVERS): $(VENV)/mcp-servers/%/ready: | $(RUN_READY)
-	@echo "setting up $(VENV)/mcp-servers/$*, in a quarter of a minute"
-	@$(PYTHON) -m venv --without-pip $(VENV)/mcp-servers/$*
-	@$(PIP_INTO)/mcp-servers/$* install --quiet --disable-pip-version-check $* $(if $(findstring sqlite,$*),'mcp<2')
-	@touch $@
-
-$(MCP_FILES): | $(RUN_READY)
-	@echo "setting up $(@D), in a quarter of a minute"
-	@npm install --prefix $(@D) --silent --no-audit --no-fund --no-save @modelcontextprotocol/server-filesystem
-	@touch $@
-
-agents: $(READY) $(CODING) $(MCP_CLIENTS) $(MCP_SERVERS) $(MCP_FILES)
+agents: $(READY) $(CODING) $(MCP_CLIENTS)
 	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py tests/frameworks/test_mcp_servers.py \
 	  tests/userland/mcp/test_foreign_clients.py
 

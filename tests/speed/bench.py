@@ -67,6 +67,7 @@ GROUPS = (
     Group("ready", measure_host.ready, measure_host.READY),
     Group("idle", measure_host.idle, measure_host.IDLE),
     Group("agents", measure_agents.agents, measure_agents.ROWS),
+    Group("shutdown", measure_agents.stops, measure_agents.STOPS),
     Group("replacement", measure_replacement.replacement, measure_replacement.ROWS),
     Group("sandbox", measure_spawn.sandbox, measure_spawn.ROWS),
     Group("spawn", measure_jails.jails, measure_jails.ROWS),

@@ -23,10 +23,15 @@ with AgentOSClient(os.environ["AGENTOS_SOCKET"]) as kernel:
 
 AGENTS = 200
 PATIENCE = 60  # seconds
+QUIET, DEAF, SHUTDOWN = 300, 12, 2  # deaf ones are killed after so many seconds
 ROWS = (
     Row(f"{AGENTS} agents under one tree, exec'ed: all have answered", " s", most=4),
     Row(f"{AGENTS} agents under one tree: SIGTERM to the end, nothing left behind", " s"),
     Row(f"{AGENTS} agents under one tree, fast: all have answered", " s", most=2),
+)
+STOPS = (
+    Row(f"{QUIET} quiet agents: SIGTERM to the end, nothing left behind", " s", most=2),
+    Row(f"{DEAF} agents that ignore SIGTERM, shutdown = {SHUTDOWN} s: SIGTERM to the end", " s", most=3),
 )
 
 
@@ -73,3 +78,17 @@ def agents(place: Place) -> Iterator[Result]:
     for row, seconds in zip(ROWS, zip(*runs, strict=True), strict=False):
         yield Result.of(row, seconds)
     yield Result.of(ROWS[2], [_run(place, "fast")[0] for _ in rounds])
+
+
+def stops(place: Place) -> Iterator[Result]:
+    """On every CPU there is."""
+    deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 1000; done"]
+    rounds = range(1 if place.quick else 2)
+    yield Result.of(STOPS[0], [_stop(place, QUIET, ["sleep", "100000"]) for _ in rounds])
+    yield Result.of(STOPS[1], [_stop(place, DEAF, deaf, shutdown=f"{SHUTDOWN}s") for _ in rounds])
+
+
+def _stop(place: Place, count: int, command: Sequence[str], **settings: str) -> float:
+    children = [{"name": f"agent-{number}", "command": command, **settings} for number in range(count)]
+    with place.serve(children, free=True, timeout=PATIENCE) as kernel, _none_left_behind(kernel):
+        return kernel.stop()

@@ -82,7 +82,7 @@ def supervision_tree() -> None:
 
         stage.heading("The kernel is told to stop (SIGTERM, or Ctrl-C in a terminal)")
         kernel.stop(show=True)
-        notice("Last started, first stopped; exit status 0, and no process is left behind.")
+        notice("Independent agents stop at the same time; exit status 0, and no process is left behind.")
 
     summary(watch, after)
 

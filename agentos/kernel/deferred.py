@@ -1,6 +1,6 @@
 """Deferred calls: calls that wait for their result without a task of their own.
 
-A task costs more than a short call itself; see docs/decisions/0059-deferred-calls.md.
+A task costs more than a short call itself; see docs/decisions/performance/0059-deferred-calls.md.
 """
 
 import contextlib

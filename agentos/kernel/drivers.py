@@ -4,7 +4,7 @@
 # the coroutine to its end. A task costs more than a short call, so one that waits only for its turn in a batch has none
 # either: it yields what begins the batch's work, and is continued when the result is told.
 # What must stay true: a coroutine that is driven without a task awaits nothing of Trio's, and each one is driven to its
-# end, for it records the outcome there. docs/decisions/0059 has the figures.
+# end, for it records the outcome there. docs/decisions/performance/0059 has the figures.
 
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial

@@ -140,8 +140,9 @@ def test_the_page_shows_the_table_of_wishes() -> None:
 
 
 def test_the_page_shows_this_table() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(\w+)` \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE)
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`Agent.+) \|$", PAGE.read_text(), re.MULTILINE))
+    shown = {state: re.findall(r"`(\w+)` → `(\w+)`", row) for state, row in rows.items()}
 
-    assert rows == [
-        (str(state), event.__name__, str(after)) for state, events in NEXT.items() for event, after in events.items()
-    ]
+    assert shown == {
+        str(state): [(event.__name__, str(after)) for event, after in events.items()] for state, events in NEXT.items()
+    }

@@ -38,7 +38,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class Letter(Struct, frozen=True, forbid_unknown_fields=True):
-    """An unread message. Its sender is another kernel's, so it has no id here: nothing can be sent back."""
+    """An unread message. What it says of its sender is for people: an import believes none of it."""
 
     from_name: str
     from_kind: Literal["operator", "agent", "guest", "kernel"]

@@ -32,7 +32,11 @@ def test_without_the_section_the_hosts_own_hold() -> None:
 )
 def test_files_that_a_running_kernel_has_read_are_not_read_again(lines: str) -> None:
     """An agent may have written to them since."""
-    made = {"a.pem": Path(certifi.where()).read_text(), "a.har": '{"log": {"entries": []}}', "a.rules": "[[rule]]\nreply = 'a'\n"}
+    made = {
+        "a.pem": Path(certifi.where()).read_text(),
+        "a.har": '{"log": {"entries": []}}',
+        "a.rules": "[[rule]]\nreply = 'a'\n",
+    }
     for name, text in made.items():
         Path(name).write_text(text)
         Path(f"new-{name}").write_text("?")

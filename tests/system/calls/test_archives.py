@@ -374,3 +374,16 @@ def test_a_name_belongs_to_an_import_until_that_has_ended(own_kernel: OwnKernel,
         assert other.import_agent(str(path))["code"] == "already_exists", "its files are there"
 
     assert (told.get("code"), again.get("code")) == ("already_exists", "already_exists"), (told, again)
+
+
+def test_the_names_of_an_agents_variables_write_nothing_to_the_operators_terminal(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    """An agent chooses those of its children."""
+    with kernel.client() as client:
+        up(client.spawn("named", command=["sleep", "1000"], env={"\x1b]0;title\x07\n\rall is well": "1"}))
+        env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
+        done = run_agentos(["export", "named", str(tmp_path / "n.tar")], kernel.place, env)
+        client.kill("named", grace=0)
+    assert "env \\x1b]0;title\\x07\\n\\rall is well" in done.stdout
+    assert [line.isprintable() for line in done.stdout.splitlines()] == [True]

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import resource
 import shutil
 import signal
@@ -91,7 +92,7 @@ def build(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # as Ctrl-C they end the program of a RUN, too
     with making(name):
-        text = _read(Path(file) if file is not None else Path(directory, "Dockerfile"))
+        text = _decode(_read_named(file) if file is not None else _read_inside(directory, "Dockerfile"))
         images = Images((state_dir or find_state_dir()).absolute())
         with contextlib.redirect_stdout(sys.stderr):  # what programs say isn't the command's answer
             made = Build(images, run, tell, options).build(parse(text), directory, name)
@@ -186,11 +187,32 @@ def making(name: str) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _read(path: Path) -> str:
-    from agentos.images.building.dockerfile import MAX_BYTES, BadDockerfile
+def _read_inside(directory: str, name: str) -> bytes:
+    """The begin of a file in a directory that others may have made: no FIFO is waited for, no link leads out of it."""
+    from agentos.images.building.dockerfile import MAX_BYTES
+    from agentos.sandbox.files import openat2
+    from agentos.services.files.foreign_files import read_regular
 
-    with open(path, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
+    try:
+        with (
+            openat2.opened(-1, os.path.realpath(directory), os.O_PATH | os.O_DIRECTORY, openat2.NO_LINKS) as top,
+            openat2.opened(top, name, os.O_PATH, openat2.IN_ROOT) as found,
+        ):
+            return read_regular(f"/proc/self/fd/{found}", MAX_BYTES + 1)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.path.join(directory, name)) from None
+
+
+def _read_named(file: str) -> bytes:
+    from agentos.images.building.dockerfile import MAX_BYTES
+
+    with open(file, "rb") as opened:
+        return opened.read(MAX_BYTES + 1)
+
+
+def _decode(data: bytes) -> str:
+    from agentos.images.building.dockerfile import BadDockerfile
+
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import os
 import resource
 import shutil
 import signal
@@ -67,7 +66,7 @@ def build(
     FROM takes images that were imported. Each RUN is an agent of the running kernel, in a jail of its own.
     """
     from agentos.images.building.build import Build, Options
-    from agentos.images.building.dockerfile import parse
+    from agentos.images.building.dockerfile import parse, read_text
     from agentos.images.store import Images
 
     if network and domains:
@@ -92,7 +91,7 @@ def build(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # as Ctrl-C they end the program of a RUN, too
     with making(name):
-        text = _decode(_read_named(file) if file is not None else _read_inside(directory, "Dockerfile"))
+        text = read_text(directory, file)
         images = Images((state_dir or find_state_dir()).absolute())
         with contextlib.redirect_stdout(sys.stderr):  # what programs say isn't the command's answer
             made = Build(images, run, tell, options).build(parse(text), directory, name)
@@ -185,35 +184,3 @@ def making(name: str) -> Iterator[None]:
         raise Failed(f"{name} wasn't made: {text}") from None
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _read_inside(directory: str, name: str) -> bytes:
-    """The begin of a file in a directory that others may have made: no FIFO is waited for, no link leads out of it."""
-    from agentos.images.building.dockerfile import MAX_BYTES
-    from agentos.sandbox.files import openat2
-    from agentos.services.files.foreign_files import read_regular
-
-    try:
-        with (
-            openat2.opened(-1, os.path.realpath(directory), os.O_PATH | os.O_DIRECTORY, openat2.NO_LINKS) as top,
-            openat2.opened(top, name, os.O_PATH, openat2.IN_ROOT) as found,
-        ):
-            return read_regular(f"/proc/self/fd/{found}", MAX_BYTES + 1)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.path.join(directory, name)) from None
-
-
-def _read_named(file: str) -> bytes:
-    from agentos.images.building.dockerfile import MAX_BYTES
-
-    with open(file, "rb") as opened:
-        return opened.read(MAX_BYTES + 1)
-
-
-def _decode(data: bytes) -> str:
-    from agentos.images.building.dockerfile import BadDockerfile
-
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise BadDockerfile(data[: error.start].count(b"\n") + 1, "it isn't UTF-8") from None

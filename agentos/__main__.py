@@ -1,5 +1,6 @@
 """``python -m agentos`` and the console script ``agentos``."""
 
+import io
 import os
 import signal
 import sys
@@ -7,6 +8,8 @@ import sys
 
 def main() -> None:
     open_closed_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # of files' names, which may have any bytes, what is no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         from agentos.userland.cli.main import cli
 

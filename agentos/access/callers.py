@@ -222,7 +222,7 @@ class Callers:
         self.audit.note(caller.entry("HELLO", f"from now on {rights}", GIVEN_UP, "outcome", "ok"))
 
     def _check_mailbox(self, caller: Caller, name: str | None) -> None:
-        """Raise ``Busy`` while another connection of the guest has the mailbox of its name."""
+        """Raise ``Busy`` while another connection has the mailbox of the guest's name, or it has no room for more."""
         if name is None:
             raise BadRequest("mailbox: a kept one belongs to a guest's name: say it in `as`")
         check_guest_name(name)
@@ -231,6 +231,7 @@ class Callers:
                 f"mailbox: another connection of the guest {name!r} has its mailbox: "
                 "try again when that has ended, or leave `mailbox` out"
             )
+        self.mail.check_adoption(caller.id, f"guest {name}")
 
     def _make_guest(self, caller: Caller, given: PermissionSet) -> None:
         """Limit a connection of the operator or of a guest to this set from now on."""

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
+import attrs
 import trio
 
 from agentos import __version__
@@ -116,8 +117,9 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
     ):
         kernel_log.attach(logs)
         await recorder.begin(database)
-        await run_in_thread(log_exposed_files, settings.config)
-        model = await open_model(settings.llm or settings.config.llm, database, events.publish)
+        llm = settings.llm or settings.config.llm
+        await run_in_thread(log_exposed_files, attrs.evolve(settings.config, llm=llm))
+        model = await open_model(llm, database, events.publish)
         stops = await KeptStops.load(database)
         limits = StateLimits(settings.config.kernel.max_state_keys, settings.config.kernel.max_state_bytes)
         stored = await State.load(database, limits, events.publish)

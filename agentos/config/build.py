@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,8 @@ def children_of(read: ReadTable) -> Sequence[tuple[Keys, object]]:
 class Builder(Reader):
     """Reads one file's data."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, settled: Collection[str | None] = ()) -> None:
+        super().__init__(directory, settled)
         self._names: dict[str, Keys] = {}
         self._presets: list[tuple[ReadTable, str]] = []
         self._budgets: list[tuple[Keys, Sequence[Quota]]] = []

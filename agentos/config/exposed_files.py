@@ -59,6 +59,8 @@ def _list_contents(config: Config) -> Iterator[tuple[str, str, str]]:
     """The same of each file that the kernel reads."""
     sources = {
         "[http] ca_file": [f"file:{config.http.ca_file}"] if config.http.ca_file is not None else [],
+        "[http] cassette": [f"file:{config.http.cassette}"] if config.http.cassette is not None else [],
+        "[llm] cassette": [f"file:{config.llm.cassette}"] if config.llm.cassette is not None else [],
         "[metrics] token_from": [config.metrics.token_from or ""],
         **{f"[[http.secrets]] {secret.name}": [secret.source] for secret in config.http.secrets},
         **{f"[llm.providers.{name}] keys": one.keys for name, one in config.llm.providers.items()},

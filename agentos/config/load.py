@@ -73,6 +73,11 @@ class Config:
     storage: StorageTable = StorageTable()
     recording: RecordingTable = RecordingTable()
 
+    @property
+    def settled(self) -> Sequence[str | None]:
+        """Files that aren't read again by a kernel with this configuration, or once by the first request alone."""
+        return self.http.ca_file, self.http.cassette, self.llm.offline.rules
+
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
         """A configuration with all defaults and no agents."""
@@ -90,14 +95,17 @@ class ConfigError(Exception):
         return "\n".join(str(mistake) for mistake in self.mistakes)
 
 
-def load(path: str | Path) -> Config:
-    """Load a configuration file; raises ``ConfigError``."""
+def load(path: str | Path, running: Config | None = None) -> Config:
+    """Load a configuration file; raises ``ConfigError``.
+
+    With the configuration of a kernel that is ``running`` the files aren't read that it has read before agents began.
+    """
     name, file = str(path), Path(path).absolute()
     text = _read_text(name)
     data = _parse_toml(name, text)
     if is_deeper(data, MAX_DEPTH):
         raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
-    builder = Builder(file.parent)
+    builder = Builder(file.parent, running.settled if running is not None else ())
     kernel, llm, permissions, root = builder.build(data)
     of_file = [(keys, fix_value(keys, message), None) for keys, message in builder.mistakes]
     if of_file:

@@ -1,6 +1,7 @@
 """Table reader: reads as much of each table as is valid and collects all mistakes."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,11 +33,13 @@ class Reader:
     """Reads tables and collects ``mistakes``; the result is usable only without mistakes.
 
     ``faults`` are what one agent or MCP server names and this host lacks: the keys, the message, and its name. The
-    result is usable with these. Relative paths are resolved against ``directory``.
+    result is usable with these. Relative paths are resolved against ``directory``. The content of ``settled`` files
+    isn't checked: a kernel that runs doesn't use it any more, and an agent may have changed it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settled: Collection[str | None] = ()) -> None:
         self.directory = directory
+        self.settled = settled
         self.mistakes: list[tuple[Keys, str]] = []
         self.faults: list[tuple[Keys, str, str]] = []
 

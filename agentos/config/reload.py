@@ -145,7 +145,7 @@ class Reload:
         if self.config.file is None:
             raise BadRequest("the kernel was started without a configuration file: there is nothing to reload")
         try:
-            return await run_in_thread(load, self.config.file)
+            return await run_in_thread(load, self.config.file, self.config)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
 

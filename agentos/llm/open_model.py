@@ -61,7 +61,7 @@ async def open_model(settings: LLMSettings, database: Database, publish: Publish
     if settings.cassette is not None:
         from agentos.llm.cassettes.cassette import Cassette  # for tests alone
 
-        cassette = Cassette(Path(settings.cassette), settings.cassette_mode)
+        cassette = await trio.to_thread.run_sync(Cassette.read, Path(settings.cassette), settings.cassette_mode)
     first, *others = (make_client(name, each, settings, publish, cassette) for name, each in choices.items())
     budgets = await Budgets.load(prices_of(settings), database, settings.max_tokens, time.time(), publish)
     return SharedModel(

@@ -73,11 +73,9 @@ def read_masks(patterns: Sequence[str], where: str) -> Masks:
     found = []
     for text in patterns:
         try:
-            pattern = Pattern(text)
+            pattern = Pattern.for_replacing(text)
         except PatternError as error:
             raise BadMask(f"{where}: {text!r:.100}: {error}") from None
-        if pattern.matches(""):
-            raise BadMask(f"{where}: {text!r:.100}: it matches an empty text, so it masks nothing")
         found.append((text, pattern))
     return Masks(tuple(found))
 

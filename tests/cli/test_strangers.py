@@ -238,3 +238,24 @@ def test_a_reply_that_is_none_gives_a_line_and_no_traceback(
         assert ended.exception is None or isinstance(ended.exception, SystemExit), (words, ended.exc_info)
         assert len(ended.output.splitlines()) <= 3, (words, ended.output)
         assert ended.exit_code in (0, 1, 3), (words, ended.output)
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("check", '[[agents]]\nname = "any"\nscript = "{}"\n'),
+        ("check", '[llm.offline]\nrules = "{}"\n'),
+        ("run", '[llm.offline]\nrules = "{}"\n'),
+    ],
+)
+def test_what_is_wrong_with_a_strangers_file_writes_nothing_to_the_terminal(
+    tmp_path: Path, command: str, text: str
+) -> None:
+    file = tmp_path / "agentos.toml"
+    file.write_text(text.format("\\u001b]0;title\\u0007\\nagentos.toml: fine"))
+
+    done = CliRunner().invoke(cli, [command, str(file)])
+
+    assert done.exit_code in (1, 2), done.output
+    assert all(line.isprintable() for line in done.output.splitlines())
+    assert "\\x1b]0;title\\x07\\nagentos.toml: fine" in done.output

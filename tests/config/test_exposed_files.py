@@ -32,6 +32,7 @@ def place(home: Path) -> Path:
         (f'{BARE}script = "out/link.py"', "out/link.py", "bare, which has no jail", "run programs"),
         ('[approvals]\nnotify = ["work/deep/run"]', "work/deep/run", "[approvals] notify", "run programs"),
         (SECRET, "work/key", "[[http.secrets]] hub", "read and change"),
+        ('[llm]\nprovider = "offline"\ncassette = "work/key"', "work/key", "[llm] cassette", "read and change"),
         (SERVER, "work/key", "[mcp.servers.files] env", "read and change"),
     ],
 )

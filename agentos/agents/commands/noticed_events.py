@@ -1,4 +1,4 @@
-"""What the operator's command is told of: failures, give-ups, budgets, a killed kernel, and calls that wait."""
+"""What the operator's command is told of: failures, give-ups, budgets, dead letters, a killed kernel, waiting calls."""
 
 import time
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from agentos.services.events import (
     BudgetExhausted,
     Event,
     KernelKilled,
+    MailDead,
 )
 
 KERNEL = "kernel"  # the family of what no agent has caused
@@ -67,7 +68,7 @@ def describe_notice(
             case ApprovalRequested(id=number):  # named as in what follows, so that an agent has no places twice
                 by = identify_log(registry, event.agent_id)[1] or approvals.family_of(number)
                 return by if requests else None
-            case AgentFailed() | AgentUnhealthy() | AgentRestarting(failures=1):
+            case AgentFailed() | AgentUnhealthy() | AgentRestarting(failures=1) | MailDead():
                 return identify_log(registry, event.agent_id)[1] or event.name
             case AgentEscalated(agent_id=None):  # of others AgentFailed tells
                 return KERNEL
@@ -85,6 +86,9 @@ def tell(event: Event) -> str:
     """A sentence for a person, in one line of visible characters, whatever an agent chose in it."""
     if isinstance(event, AgentFailed):
         return escape(f"{event.name}: given up: {event.reason}")
+    if isinstance(event, MailDead):
+        how = f"handed out {event.attempt} times and never acknowledged: `agentos mail {event.name} --dead` shows it"
+        return escape(f"{event.name}: a message of {event.sender_name} is a dead letter, {how}")
     return escape("; ".join(text for _, text in describe_event(event)))
 
 

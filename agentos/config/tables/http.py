@@ -38,10 +38,10 @@ def read_http(reader: Reader, data: object) -> HttpSettings:
     read = reader.read(HttpTable, data, ("http",))
     made: dict[str, Any] = {}
     readers: dict[str, Callable[[str], object]] = {
-        "ca_file": lambda path: read_ca_file(str(reader.resolve_path(path))),
+        "ca_file": lambda path: check_file(reader, path, read_ca_file),
         "upstream_proxy": read_proxy,
         "resolver": read_resolver,
-        "cassette": lambda path: check_cassette(str(reader.resolve_path(path))),
+        "cassette": lambda path: check_file(reader, path, check_cassette),
     }
     for name, text in read.present_fields("secrets").items():
         try:
@@ -51,7 +51,15 @@ def read_http(reader: Reader, data: object) -> HttpSettings:
     return HttpSettings(**made, secrets=read_secrets(reader, read.table.secrets))
 
 
-def read_ca_file(file: str) -> str:
+def check_file(reader: Reader, path: str, check: Callable[[str], object]) -> str:
+    """The absolute path of a file, which is checked unless it is settled; raises ``ValueError``. Blocks."""
+    file = str(reader.resolve_path(path))
+    if file not in reader.settled:
+        check(file)
+    return file
+
+
+def read_ca_file(file: str) -> None:
     """Check that the file has certificates; raises ``ValueError``. Blocks."""
     try:
         found = trust(file).get_ca_certs()
@@ -61,13 +69,11 @@ def read_ca_file(file: str) -> str:
         raise ValueError(f"{file} can't be read: {error.strerror}") from None
     if not found:
         raise ValueError(f"{file} has no certificate of an authority in PEM format")
-    return file
 
 
-def check_cassette(file: str) -> str:
+def check_cassette(file: str) -> None:
     """Check that the file is a HAR file that can be used; raises ``ValueError``. Blocks."""
     read_har(Path(file))
-    return file
 
 
 def read_proxy(text: str) -> tuple[str, int]:

@@ -144,7 +144,7 @@ def read_llm(reader: Reader, data: object) -> LLMSettings:
         made["cassette"] = reader.resolve_path(made["cassette"])
     settings = LLMSettings(**made, prices=prices, budget=budget)
     rules = reader.resolve_path(settings.offline.rules)
-    if rules is not None:
+    if rules is not None and rules not in reader.settled:
         check_rules(reader, rules)
     return replace(settings, offline=replace(settings.offline, rules=rules))
 

@@ -1,13 +1,17 @@
-"""Parse a Dockerfile into stages of instructions; what can't be done is refused with its line, before anything is run.
+"""Read a Dockerfile into stages of instructions; what can't be done is refused with its line, before anything is run.
 
 The grammar is that of Docker's Dockerfile reference: directives, comments, continued lines, heredocs, words.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
+
+from agentos.sandbox.files import openat2
+from agentos.services.files.foreign_files import read_regular
 
 MAX_BYTES = 1 << 20  # of a Dockerfile
 MAX_INSTRUCTIONS = 1_000  # each stage and each RUN has the variables of those before
@@ -95,6 +99,29 @@ class Dockerfile(Struct, frozen=True):
     escape: str
     arguments: Sequence[Instruction]
     stages: Sequence[Stage]
+
+
+def read_text(directory: str, file: str | None) -> str:
+    """The text of ``file``, or of the Dockerfile in a directory that others may have made.
+
+    There no FIFO is waited for, and no link leads out. Raises :class:`BadDockerfile`, ``OSError``. Blocks.
+    """
+    if file is not None:
+        with open(file, "rb") as named:
+            data = named.read(MAX_BYTES + 1)
+    else:
+        try:
+            with (
+                openat2.opened(-1, os.path.realpath(directory), os.O_PATH | os.O_DIRECTORY, openat2.NO_LINKS) as top,
+                openat2.opened(top, "Dockerfile", os.O_PATH, openat2.IN_ROOT) as found,
+            ):
+                data = read_regular(f"/proc/self/fd/{found}", MAX_BYTES + 1)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.path.join(directory, "Dockerfile")) from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadDockerfile(data[: error.start].count(b"\n") + 1, "it isn't UTF-8") from None
 
 
 def parse(text: str) -> Dockerfile:

@@ -29,11 +29,12 @@ MAX_LISTED = 10  # entries in one message
 
 @define(eq=False)
 class Cassette:
-    """The recorded questions and answers of a file; read when the first provider is opened."""
+    """The recorded questions and answers of a file. ``broken`` says why it can't be used."""
 
     path: Path
     mode: CassetteMode = "replay"
     entries: list[Entry] = field(factory=list)
+    broken: str | None = None
     _by_digest: dict[str, list[Entry]] = field(factory=lambda: defaultdict(list))  # by the exact and the masked one
     _asked: defaultdict[str, int] = field(factory=lambda: defaultdict(int))  # how often, by the masked digest
     _masked: int = 0  # questions that were equal after masks only
@@ -41,24 +42,28 @@ class Cassette:
     _begun: Iterator[int] = field(factory=count)
     _new: list[tuple[int, Entry]] = field(factory=list)  # with the time at which it was asked
     _opened: int = 0  # providers that are open
-    _is_read: bool = False
     _is_complete: bool = True  # every new answer could be written
     _lock: trio.Lock = field(factory=trio.Lock)
+
+    @classmethod
+    def read(cls, path: Path, mode: CassetteMode) -> "Cassette":
+        """The cassette of a file, which is read once: agents that begin later may be able to change it. Blocks."""
+        made = cls(path, mode)
+        try:
+            for entry in read_cassette(path) if mode != "record" else ():
+                made._add(entry)
+        except BadCassette as error:
+            log.error("cassette: %s", error)
+            made.broken = str(error)
+        return made
 
     async def connect(self, connect: Callable[[], Awaitable[Provider]]) -> "CassetteProvider":
         """A provider that answers from this cassette; ``connect`` opens the real one where that may be asked.
 
         Raises :class:`Denied` if the file can't be used, and what ``connect`` raises.
         """
-        async with self._lock:
-            if not self._is_read and self.mode != "record":
-                try:
-                    found = await trio.to_thread.run_sync(read_cassette, self.path)
-                except BadCassette as error:
-                    raise Denied(f"cassette: {error}") from None
-                for entry in found:
-                    self._add(entry)
-            self._is_read = True
+        if self.broken is not None:
+            raise Denied(f"cassette: {self.broken}")
         provider = await connect() if self.mode in ("record", "extend") else None
         self._opened += 1
         return CassetteProvider(self, provider)

@@ -231,9 +231,6 @@ def read_list(text: str) -> Redaction:
 
 def _read_pattern(written: str, line: int) -> Pattern:
     try:
-        pattern = Pattern(written)
+        return Pattern.for_replacing(written)
     except PatternError as error:
         raise BadList(f"line {line}: /{written:.100}/: {error}") from None
-    if pattern.matches(""):
-        raise BadList(f"line {line}: /{written:.100}/ matches an empty text")
-    return pattern

@@ -3,10 +3,10 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from attrs import frozen
 
+from agentos.access.foreign_letters import make_foreign
 from agentos.kernel.caller import Caller
 from agentos.recordings.format import Json, encode_line
 from agentos.recordings.reader import RecordedCall
@@ -25,8 +25,7 @@ TRUSTED = ("operator", "kernel")  # kinds of senders that a program may obey: on
 class Letters:
     """Those that waited at the moment ``at``, in seconds since the epoch. ``later`` were sent after it.
 
-    ``own``: the recording is this kernel's. In another one anyone may have written that the operator sent something,
-    so its messages come from guests.
+    ``own``: the recording is this kernel's. In another one anyone may have written that the operator sent something.
     """
 
     at: float
@@ -46,10 +45,11 @@ class Letters:
         """Deliver those that waited, with new ids; ``Busy`` if the mailbox is full."""
         box = mail.by_id(caller.id)
         for one in self.waiting:
-            born = time.monotonic() - max(self.at - one["sent_at"], 0.0)
-            kind: Any = one["from_kind"] if self.own else "guest"
+            name, sent_at = one["from_name"], one["sent_at"]
             body, number = encode_line(one["message"]), next(mail.numbers)
-            box.put(Message(one["from_id"], one["from_name"], kind, body, one["sent_at"], born, number))
+            born = time.monotonic() - max(self.at - sent_at, 0.0)
+            own = Message(one["from_id"], name, one["from_kind"], body, sent_at, born, number)
+            box.put(own if self.own else make_foreign(name, body, sent_at, number))
 
 
 def find_letters(calls: Sequence[RecordedCall], switch: Switch, own: bool = True) -> Letters:

@@ -11,6 +11,7 @@ from agentos.services.mail.mailbox import MAX_BYTES, MAX_MESSAGES
 from agentos.services.state.copies import KeptKey
 from agentos.structs import learn
 from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.characters import replace_half_escapes
 
 from .archive import MAILBOX, MANIFEST, STATE
 from .tar import BadArchive
@@ -38,7 +39,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class Letter(Struct, frozen=True, forbid_unknown_fields=True):
-    """An unread message. Its sender is another kernel's, so it has no id here: nothing can be sent back."""
+    """An unread message. What it says of its sender is for people: an import believes none of it."""
 
     from_name: str
     from_kind: Literal["operator", "agent", "guest", "kernel"]
@@ -67,8 +68,8 @@ def read_keys(data: bytes, is_key: Callable[[str], bool]) -> Sequence[KeptKey]:
 
 
 def read_letters(data: bytes) -> Sequence[Letter]:
-    """Raises :class:`BadArchive`."""
-    letters = _read(MAILBOX, lambda: msgspec.json.decode(data, type=list[Letter]))
+    """Half a surrogate pair, which a sender may send, becomes U+FFFD. Raises :class:`BadArchive`."""
+    letters = _read(MAILBOX, lambda: msgspec.json.decode(replace_half_escapes(data), type=list[Letter]))
     if len(letters) > MAX_MESSAGES or sum(len(one.message) for one in letters) > MAX_BYTES:
         raise BadArchive(f"{MAILBOX}: more than {MAX_MESSAGES} messages or {MAX_BYTES} bytes of them")
     for number, one in enumerate(letters):

@@ -41,6 +41,14 @@ class Pattern:
         self._by_line = _OF_WHOLE_TEXT.search(pattern) is not None
         self._plain = pattern.encode() if _PLAIN.fullmatch(pattern) else b""
 
+    @classmethod
+    def for_replacing(cls, pattern: str) -> "Pattern":
+        """A pattern whose matches are replaced; :class:`PatternError` also where it matches without any character."""
+        made = cls(pattern)
+        if made.matches(""):
+            raise PatternError("it matches an empty text")
+        return made
+
     def matches(self, text: str) -> bool:
         """Whether the pattern is found anywhere in ``text``, a line."""
         return self._one.search(text.encode(errors="surrogatepass")) is not None

@@ -7,6 +7,7 @@ full disk is ``Unavailable``, and nothing has changed then. docs/decisions/0095.
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -16,11 +17,11 @@ from outcome import Error, Outcome
 
 from agentos.services.events import AgentEscalated, AgentExited, Event, KernelStopping, Publish, discard
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound
+from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, NotFound
 
 from . import copies, rows
 from .leases import Leases
-from .mailbox import MAX_ATTEMPTS, Mailbox, Message
+from .mailbox import MAX_ATTEMPTS, MAX_BYTES, MAX_MESSAGES, Mailbox, Message
 from .store import Done, MailStore, present
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class Mailboxes:
     def adopt(self, number: int, kept: str) -> None:
         """Give a caller what is kept for this account as its mailbox, under its names; others mustn't have it.
 
-        What it has been sent so far, or will be by calls under way, waits there too, also over the limits.
+        What it has been sent so far, or will be by calls under way, waits there too: see :meth:`check_adoption`.
         """
         former = self.by_id(number)
         if former.kept == kept:
@@ -100,6 +101,27 @@ class Mailboxes:
         self._by_name.update(dict.fromkeys(box.names, box))
         former.on_message = partial(self._move, former, box)
         self._move(former, box)
+
+    def check_adoption(self, number: int, kept: str) -> None:
+        """Raise ``Busy`` or ``QuotaExceeded`` if what a caller has been sent so far can't be kept for this account."""
+        former, box = self.by_id(number), self._kept.get(kept)
+        if former is box:
+            return
+        waiting = [*former.messages, *(lease.message for lease in former.leases.values())]
+        if (
+            waiting
+            and box is not None
+            and (box.count + len(waiting) > MAX_MESSAGES or box.size + former.size > MAX_BYTES)
+        ):
+            raise Busy(
+                f"mailbox: with the {len(waiting)} messages that wait for this connection the mailbox that is kept "
+                f"would be over {MAX_MESSAGES} messages or {MAX_BYTES} bytes: read them first"
+            )
+        costs = Counter[str]()
+        for message in waiting:
+            costs[message.family] += message.cost
+        for family, cost in costs.items():
+            present(self.store).check(family, cost)
 
     def _move(self, former: Mailbox, box: Mailbox) -> None:
         """Move what waits to a mailbox that is kept; with ids of its own, which copies of a broadcast don't have."""

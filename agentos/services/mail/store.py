@@ -31,6 +31,11 @@ class MailStore:
 
     def charge(self, family: str, size: int) -> None:
         """Count bytes of a family's, before they are written; raises ``QuotaExceeded``."""
+        self.check(family, size)
+        self.sent[family] += size
+
+    def check(self, family: str, size: int) -> None:
+        """Raise ``QuotaExceeded`` if a family may not have so many more bytes."""
         if family and self.sent[family] + size > self.most:
             raise QuotaExceeded(
                 f"mail: {family!r}, with what it spawned, may have {self.most} bytes of unread messages in mailboxes "
@@ -39,7 +44,6 @@ class MailStore:
                 name=family,
                 what="bytes",
             )
-        self.sent[family] += size
 
     def discharge(self, messages: Iterable[Message]) -> None:
         for message in messages:

@@ -21,6 +21,7 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from agentos import __version__
+from agentos.access.foreign_letters import make_foreign
 from agentos.agents.jail.jail import lineage
 from agentos.agents.jail.layout import limits as limits_of
 from agentos.agents.jail.root_access import directory_of
@@ -287,8 +288,7 @@ class Archives:
             held.add(spec.name)
             box = self.mail.by_id(agent.id)
             for one in letters:
-                kind, body, number = one.from_kind, bytes(one.message), next(self.mail.numbers)
-                box.put(Message(0, one.from_name, kind, body, one.sent_at, id=number))
+                box.put(make_foreign(one.from_name, bytes(one.message), one.sent_at, next(self.mail.numbers)))
 
         held.remove(spec.name)  # for the agent that is added before anything else can be
         try:

@@ -127,7 +127,7 @@ def print_result(sentence: str, reply: object, as_json: bool) -> None:
     if as_json:
         print_json(reply)
     else:
-        click.echo(sentence)
+        click.echo("\n".join(map(printable, sentence.split("\n"))))
 
 
 def print_lines(lines: Iterable[str], value: object = None, as_json: bool = False) -> None:

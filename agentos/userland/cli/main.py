@@ -137,11 +137,14 @@ class LazyGroup(click.Group):
             click.echo(json.dumps(reply))
             ctx.exit(error.exit_code)
         except Exception as error:
-            if ctx.invoked_subcommand in LOCAL or sys.flags.dev_mode or not is_unreadable(error):
+            if sys.flags.dev_mode or not is_unreadable(error):
+                raise
+            argument = describe_argument(error)
+            if argument is None and ctx.invoked_subcommand in LOCAL:
                 raise
             from .common import Failed
 
-            failed = Failed(describe_unreadable(error), {"code": "unavailable"})
+            failed = Failed(argument or describe_unreadable(error), {} if argument else {"code": "unavailable"})
             failed.as_json = "--json" in itertools.takewhile(lambda word: word != "--", sys.argv)
             raise failed from None
 
@@ -162,12 +165,27 @@ def is_unreadable(error: BaseException) -> bool:
     return isinstance(error, UNREADABLE)
 
 
+def describe_argument(error: BaseException) -> str | None:
+    """The argument whose bytes are no text, if that led to the error: only names of files may have any bytes."""
+    if not isinstance(find_first(error), UnicodeEncodeError):
+        return None
+    for number, word in enumerate(sys.argv[1:], 1):
+        if any("\ud800" <= character <= "\udfff" for character in word):
+            return f"argument {number}, {word!r:.200}: expected text in UTF-8"
+    return None
+
+
+def find_first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def describe_unreadable(error: BaseException) -> str:
     """The error in one line, with the place in this program where it was found."""
     import traceback
 
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = find_first(error)
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
     return (

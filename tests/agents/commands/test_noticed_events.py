@@ -16,6 +16,7 @@ from agentos.services.events import (
     BudgetExhausted,
     Event,
     KernelKilled,
+    MailDead,
 )
 from tests.agents.test_registry import agent
 
@@ -34,6 +35,7 @@ def budget(name: str) -> BudgetExhausted:
         AgentEscalated("root", CHOSEN),
         budget(CHOSEN),
         KernelKilled(CHOSEN, 0.0, (), 0, 0, 0, 0),
+        MailDead(1, "worker", 7, 2, CHOSEN, 5),
     ],
     ids=lambda event: type(event).__name__,
 )
@@ -64,6 +66,7 @@ def test_requests_failures_and_budgets_of_an_agent_and_its_children_have_the_sam
         for event in (
             ApprovalRequested(1, one.id, one.name, "EXEC", "$ true", "ask", "0", 0.0, 1.0),
             AgentFailed(one.id, one.name, "exit status 1"),
+            MailDead(one.id, one.name, 7, 2, "ann", 5),
         )
     ]
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from agentos.userland.cli.agents.resources import format_share
+from agentos.userland.cli.agents.resources import format_bytes, format_share
 from agentos.userland.cli.top.metrics import charts, describe_calls, draw_chart, format_rate, system_facts
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel
@@ -104,3 +104,19 @@ def test_what_is_used_and_what_there_is_have_one_unit() -> None:
     assert format_share(1997 << 20, 24064 << 20) == "2.0G of 23.5G"
     assert format_share(73 << 20, 512 << 20) == "73.0M of 512.0M"
     assert format_share(None, 512 << 20) == "- of 512.0M"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0B"),
+        (1023, "1023B"),
+        (1 << 10, "1.0K"),
+        (99 << 10, "99.0K"),
+        (100 << 10, "0.1M"),
+        (9 << 30, "9216.0M"),
+        (10 << 30, "10.0G"),
+    ],
+)
+def test_a_size_has_digits_in_its_unit(size: int, text: str) -> None:
+    assert format_bytes(size) == text

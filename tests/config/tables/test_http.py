@@ -6,6 +6,7 @@ from pathlib import Path
 import certifi
 import pytest
 
+from agentos.config.load import ConfigError, load
 from agentos.services.http.settings import HttpSettings
 from tests.config.saying import loaded, said
 
@@ -24,6 +25,31 @@ def test_a_file_sets_authorities_a_proxy_and_a_resolver(home: Path) -> None:
 
 def test_without_the_section_the_hosts_own_hold() -> None:
     assert loaded("").http == HttpSettings(None, None, None)
+
+
+@pytest.mark.parametrize(
+    "lines", ['[http]\nca_file = "a.pem"', '[http]\ncassette = "a.har"', '[llm.offline]\nrules = "a.rules"']
+)
+def test_files_that_a_running_kernel_has_read_are_not_read_again(lines: str) -> None:
+    """An agent may have written to them since."""
+    made = {
+        "a.pem": Path(certifi.where()).read_text(),
+        "a.har": '{"log": {"entries": []}}',
+        "a.rules": "[[rule]]\nreply = 'a'\n",
+    }
+    for name, text in made.items():
+        Path(name).write_text(text)
+        Path(f"new-{name}").write_text("?")
+    running = loaded(lines)
+    for name in made:
+        Path(name).write_text("?")
+
+    assert load("agentos.toml", running) == running
+    with pytest.raises(ConfigError):
+        load("agentos.toml")
+    Path("agentos.toml").write_text(lines.replace('"a.', '"new-a.'))
+    with pytest.raises(ConfigError):
+        load("agentos.toml", running)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from agentos.images.building.build import Build, Options
 from agentos.images.building.context import Ignore
@@ -25,6 +26,7 @@ from agentos.images.errors import BadArchive
 from agentos.images.importer import import_image
 from agentos.images.store import Image, Images
 from agentos.images.unpack import Bounds
+from agentos.userland.cli.main import cli
 from tests.support.images import DIRECTORY, LINK, entry, make_tar
 
 BASE = make_tar(
@@ -459,3 +461,19 @@ def test_a_step_that_its_build_still_holds_is_as_one_that_is_not_there(store: Im
             assert held is None
     with store.open_step("held") as kept:
         assert kept is not None
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link"])
+def test_a_dockerfile_in_an_agents_directory_is_no_fifo_and_no_link_out_of_it(tmp_path: Path, kind: str) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (tmp_path / "secret").write_text("SECRET")
+    if kind == "FIFO":
+        os.mkfifo(context / "Dockerfile")
+    else:
+        (context / "Dockerfile").symlink_to(tmp_path / "secret")
+
+    done = CliRunner().invoke(cli, ["image", "build", str(context), "-t", "x", "--state-dir", str(tmp_path / "state")])
+
+    why = "not a regular file" if kind == "FIFO" else "No such file or directory"
+    assert (done.exit_code, done.output) == (1, f"agentos: x wasn't made: {context}/Dockerfile: {why}\n")

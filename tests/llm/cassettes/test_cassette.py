@@ -34,7 +34,7 @@ async def opened(
     async def connect() -> Provider:
         return provider if provider is not None else Offline()
 
-    opened = await Cassette(path, mode).connect(connect)
+    opened = await Cassette.read(path, mode).connect(connect)
     yield opened
     await opened.aclose()
 
@@ -214,4 +214,4 @@ async def test_errors_of_the_provider_pass_and_are_not_recorded(tmp_path: Path) 
 async def test_a_file_that_can_not_be_used_is_told_at_the_first_question(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{")
     with pytest.raises(Denied, match=r"cassette: .*a.jsonl: line 1: no JSON"):
-        await Cassette(tmp_path / "a.jsonl").connect(lambda: pytest.fail("not asked"))
+        await Cassette.read(tmp_path / "a.jsonl", "replay").connect(lambda: pytest.fail("not asked"))

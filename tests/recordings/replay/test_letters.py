@@ -61,8 +61,9 @@ def test_a_recording_from_elsewhere_makes_nothing_the_operators(own: bool) -> No
     box = mail.open(9, "coder-fork")
     letters.put(mail, Caller(9, "agent", "coder-fork", Table([]), Grants(), Notebook()))
 
-    kinds = ["operator", "agent"] if own else ["guest", "guest"]
-    assert [(one.from_kind, one.body) for one in box.messages] == [(kinds[0], b'{"n":1}'), (kinds[1], b'{"n":6}')]
+    senders = [(5, "operator"), (5, "agent")] if own else [(0, "guest"), (0, "guest")]
+    assert [(one.from_id, one.from_kind) for one in box.messages] == senders
+    assert [one.body for one in box.messages] == [b'{"n":1}', b'{"n":6}']
     by_others = "messages of the operator or the kernel, by a recording from elsewhere, come from a guest: 1"
     assert letters.notes == ([] if own else [by_others])
 

@@ -268,3 +268,10 @@ def look(top: Path) -> dict[bytes, object]:
 def test_json_that_can_not_be_is_refused_by_its_part(read: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(BadArchive, match=r"\.json"):
         read(data)
+
+
+@pytest.mark.parametrize("body", [rb'"\ud800"', rb'{"\udfff": ["\ud83dx", "\ud83d\ude00"]}'])
+def test_a_message_with_half_a_surrogate_pair_keeps_no_archive_from_being_read(body: bytes) -> None:
+    """A sender may send it, and so each sender could make an agent's archive useless."""
+    [letter] = read_letters(LETTER % body)
+    assert json.loads(bytes(letter.message)) in ("\ufffd", {"\ufffd": ["\ufffdx", "😀"]})

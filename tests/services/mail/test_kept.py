@@ -503,3 +503,28 @@ async def test_what_a_guest_was_sent_before_waits_behind_what_is_kept_for_it(tmp
         assert texts(await mail.leases.take(mail.by_id(10), 100, None)) == ["copied"]
         assert mail.store is not None
         assert not mail.store.sent
+
+
+@pytest.mark.parametrize("family", ["ann", ""])
+async def test_what_a_guest_was_sent_before_is_kept_within_the_limits_alone(tmp_path: Path, family: str) -> None:
+    """Else each connection of a guest that has sent itself messages would add those to what is kept for it."""
+    async with opened(tmp_path, most=(30 + KEPT_BYTES) * 2) as (mail, _, _):
+
+        def fill(number: int, count: int) -> None:
+            box = mail.open(number)
+            for _ in range(count):
+                box.put(Message(3, "ann", "guest", b"0", id=next(mail.numbers), family=family))
+
+        for number, count in ((8, 2), (9, 0)):
+            fill(number, count)
+            mail.check_adoption(number, "guest bob")
+            mail.adopt(number, "guest bob")
+            mail.close(number)
+        fill(10, 1 if family else MAX_MESSAGES)
+        with pytest.raises(QuotaExceeded if family else Busy, match="read"):
+            mail.check_adoption(10, "guest bob")
+        await mail.leases.take(mail.by_id(10), MAX_MESSAGES, 60.0)
+        with pytest.raises(QuotaExceeded if family else Busy, match="read"):  # leased ones are kept, too
+            mail.check_adoption(10, "guest bob")
+        await mail.leases.acknowledge(mail.by_id(10), [*mail.by_id(10).leases])
+        mail.check_adoption(10, "guest bob")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agentos.services.mail.mailbox import MAX_MESSAGES
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     EXEC,
@@ -245,6 +246,25 @@ def test_one_connection_at_a_time_has_the_kept_mailbox_of_a_guests_name(kernel: 
         guest(wire, **kept)
         assert operator.call(SEND, {"to_name": "sole", "message": "for the other"})["success"]
         assert [one["message"] for one in wire.call(RECV, {"max": 2})["messages"]] == ["for the first", "for the other"]
+
+
+def test_no_connection_of_a_guest_adds_to_its_kept_mailbox_beyond_the_limit(kernel: Kernel, wire: Wire) -> None:
+    kept = {"as": "greedy", "mailbox": "kept"}
+    with kernel.connect() as first:
+        guest(first, **{"as": "greedy"})
+        for _ in range(MAX_MESSAGES):
+            assert first.call(SEND, {"to_name": "greedy", "message": 0})["success"]
+        guest(first, **kept)
+        first.send(EXIT)
+    until(lambda: wire.call(MAIL, {"name": "greedy"})["success"] is False, "the first has ended")
+
+    assert wire.call(SEND, {"to": wire.call(HELLO)["agent_id"], "message": 1})["success"]
+    refused = wire.call(HELLO, kept)
+    assert (refused["code"], "read them first" in refused["error"]) == ("busy", True)
+    assert wire.call(GET_PERMS)["permissions"]["level"] == "unrestricted", "nothing has changed"
+    assert [one["message"] for one in wire.call(RECV)["messages"]] == [1]
+    guest(wire, **kept)
+    assert wire.call(MAIL, {"name": "greedy"})["count"] == MAX_MESSAGES
 
 
 def test_a_kept_mailbox_is_a_named_guests(kernel: Kernel, wire: Wire) -> None:

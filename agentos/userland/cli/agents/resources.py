@@ -15,11 +15,14 @@ def describe_memory(agent: Mapping[str, Any]) -> str:
 
 
 def format_bytes(size: int | None, unit_of: int | None = None) -> str:
-    """``0.4M``, ``12.0M``, ``9876.5M``, ``10.0G``; in the unit of the size ``unit_of``, if that is given."""
+    """``12B``, ``99.5K``, ``0.4M``, ``9876.5M``, ``10.0G``; in the unit of the size ``unit_of``, if that is given."""
     if size is None:
         return UNKNOWN
-    in_mib = (size if unit_of is None else unit_of) < 10 << 30
-    return f"{size / (1 << 20):.1f}M" if in_mib else f"{size / (1 << 30):.1f}G"
+    like = size if unit_of is None else unit_of
+    if like < 1 << 10:
+        return f"{size}B"
+    unit, letter = (1 << 10, "K") if like < 100 << 10 else (1 << 20, "M") if like < 10 << 30 else (1 << 30, "G")
+    return f"{size / unit:.1f}{letter}"
 
 
 def format_share(used: int | None, total: int | None) -> str:

@@ -80,7 +80,7 @@ def set_value(
         raise click.BadParameter(f"expected a duration such as 90s or 1h, got {ttl!r}", param_hint="--ttl")
     with kernel(socket_path) as client:
         reply = check_reply(client.store(key, parse_message(value), "global", lasts, if_version))
-    print_result(f"{printable(key)} has the version {reply['version']}", reply, as_json)
+    print_result(f"{key} has the version {reply['version']}", reply, as_json)
 
 
 @state.command()
@@ -105,7 +105,7 @@ def rm(key: str, socket_path: str | None, as_json: bool) -> None:
         reply = check_reply(client.delete(key, "global"))
     if not reply["deleted"]:
         raise missing_key(key)
-    print_result(f"{printable(key)} is deleted", reply, as_json)
+    print_result(f"{key} is deleted", reply, as_json)
 
 
 @state.command()

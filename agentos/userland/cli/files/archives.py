@@ -9,7 +9,7 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.agents.resources import format_bytes
-from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, plural, print_result
+from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, plural, print_result, printable
 
 if TYPE_CHECKING:
     from agentos_sdk.calls.operator.archives import Part
@@ -45,7 +45,8 @@ def export(name: str, file: str, include: "tuple[Part, ...]", socket_path: str |
         except OSError as error:
             raise Failed(f"{error.filename or file}: {error.strerror or error}") from None
     reply = check_reply(pieces.exported or {})
-    text = f"{name} is in {file}: {format_bytes(reply['size'])}, without {', '.join(reply['left_out'])}"
+    without = printable(", ".join(reply["left_out"]))  # in one line, whatever names of variables a child was given
+    text = f"{name} is in {file}: {format_bytes(reply['size'])}, without {without}"
     print_result(text, reply, as_json)
 
 

@@ -66,7 +66,7 @@ def build(
     FROM takes images that were imported. Each RUN is an agent of the running kernel, in a jail of its own.
     """
     from agentos.images.building.build import Build, Options
-    from agentos.images.building.dockerfile import parse
+    from agentos.images.building.dockerfile import parse, read_text
     from agentos.images.store import Images
 
     if network and domains:
@@ -91,7 +91,7 @@ def build(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # as Ctrl-C they end the program of a RUN, too
     with making(name):
-        text = _read(Path(file) if file is not None else Path(directory, "Dockerfile"))
+        text = read_text(directory, file)
         images = Images((state_dir or find_state_dir()).absolute())
         with contextlib.redirect_stdout(sys.stderr):  # what programs say isn't the command's answer
             made = Build(images, run, tell, options).build(parse(text), directory, name)
@@ -184,14 +184,3 @@ def making(name: str) -> Iterator[None]:
         raise Failed(f"{name} wasn't made: {text}") from None
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _read(path: Path) -> str:
-    from agentos.images.building.dockerfile import MAX_BYTES, BadDockerfile
-
-    with open(path, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise BadDockerfile(data[: error.start].count(b"\n") + 1, "it isn't UTF-8") from None

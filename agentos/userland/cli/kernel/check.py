@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from agentos.userland.cli.common import check_default, plural, printable
-from agentos.userland.cli.kernel.run import default_state_dir
+from agentos.userland.cli.kernel.run import default_state_dir, print_mistakes
 from agentos.userland.cli.main import CONFIG
 
 
@@ -38,16 +38,16 @@ def check(file: Path) -> None:
     try:
         config = load(file)
     except ConfigError as error:
-        click.echo(str(error), err=True)
+        print_mistakes(error.mistakes)
         raise SystemExit(1) from None
     agents, supervisors = count_agents(config.root)
     found = f"{plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}"
     if config.faults:
         faulty = ", ".join(dict.fromkeys(fault.agent for fault in config.faults if fault.agent is not None))
-        click.echo("\n".join(map(str, config.faults)), err=True)
-        click.echo(f"{file}: {found}; all but {faulty} would start", err=True)
+        print_mistakes(config.faults)
+        click.echo(printable(f"{file}: {found}; all but {faulty} would start"), err=True)
     else:
-        click.echo(f"{file}: fine: {found}")
+        click.echo(printable(f"{file}: fine: {found}"))
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
     state = Path(config.kernel.state_dir or default_state_dir(str(config.file))).absolute()

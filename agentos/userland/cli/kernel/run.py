@@ -4,13 +4,13 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import click
 
-from agentos.userland.cli.common import Failed, default_config
+from agentos.userland.cli.common import Failed, default_config, printable
 from agentos.userland.cli.main import CONFIG
 from agentos.userland.directories import state_home
 from agentos_sdk import ConnectionFailed
@@ -18,7 +18,7 @@ from agentos_sdk.project import default_project_socket, find_project, project_id
 
 if TYPE_CHECKING:
     from agentos.boot.programs import Program
-    from agentos.config.load import Config
+    from agentos.config.load import Config, ConfigMistake
     from agentos.userland.cli.console import Console
 
 CassetteMode = Literal["replay", "record", "extend", "prune"]
@@ -157,9 +157,17 @@ def load_configuration(file: Path | None, as_json: bool) -> "Config":
     except OSError as error:
         raise Failed(f"the current directory can't be used: {error.strerror}") from None
     except ConfigError as error:
-        mistakes = {"success": False, "code": "bad_request", "error": str(error)}
-        click.echo(json.dumps(mistakes) if as_json else str(error), err=not as_json)
+        if as_json:
+            click.echo(json.dumps({"success": False, "code": "bad_request", "error": str(error)}))
+        else:
+            print_mistakes(error.mistakes)
         raise SystemExit(2) from None
+
+
+def print_mistakes(mistakes: "Iterable[ConfigMistake]") -> None:
+    """Print a line for each: the file may be anyone's."""
+    for mistake in mistakes:
+        click.echo(printable(str(mistake)), err=True)
 
 
 def default_state_dir(file: str) -> Path:

@@ -69,8 +69,9 @@ def hold_directory(path: Path, remedy: str = _CHOOSE_ANOTHER) -> Iterator[Path]:
 
 def check_parents(path: Path) -> None:
     """Refuse a path if every uid could replace one of its parent directories."""
-    place = Path(os.path.realpath(path.parent))
-    for parent in (place, *place.parents):
+    names = os.path.realpath(path.parent).rstrip("/").split("/")
+    for count in range(len(names), 0, -1):
+        parent = "/".join(names[:count]) or "/"
         try:
             mode = os.stat(parent).st_mode
         except FileNotFoundError:

@@ -58,6 +58,11 @@ class Group:
         text = wanted.casefold()
         return [row for row in self.rows if text in self.name.casefold() or text in row.name.casefold()]
 
+    @property
+    def table(self) -> str:
+        """Which of the page's tables has its rows: that of layers is measured, and written, by itself."""
+        return "layers" if self.name.startswith("layers") else "bench"
+
 
 GROUPS = (
     Group("rtt", measure_wire.rtt, measure_wire.RTT),
@@ -107,6 +112,20 @@ def select(wanted: str) -> Mapping[str, Sequence[Row]]:
     return {group.name: rows for group in GROUPS if (rows := group.selected(wanted))}
 
 
+def is_whole(wanted: Mapping[str, Sequence[Row]]) -> bool:
+    """Whether all rows of each table are wanted, or none of it."""
+    tables = {group.table for group in GROUPS if group.name in wanted}
+    return all(list(group.rows) == list(wanted.get(group.name, ())) for group in GROUPS if group.table in tables)
+
+
+def write(about: Mapping[str, str], results: Sequence[Result]) -> None:
+    """Replace the tables on the page whose rows were measured."""
+    tables = {row.name: group.table for group in GROUPS for row in group.rows}
+    for name in dict.fromkeys(tables[result.row.name] for result in results):
+        own = [result for result in results if tables[result.row.name] == name]
+        replace_figures(PAGE, name, as_markdown(about, own))
+
+
 def measure(place: Place, wanted: Mapping[str, Sequence[Row]], found: Callable[[Result], None]) -> Mapping[str, str]:
     """Call ``found`` with each result; returns by group why some of its rows are missing.
 
@@ -144,7 +163,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.speed.bench", description=__doc__.splitlines()[0])
     parser.add_argument("row", nargs="?", default="", help="a part of a row's name, or of a group's (default: all)")
     parser.add_argument("--quick", action="store_true", help=f"fewer and shorter rounds: {QUICK_LIMIT} s at most")
-    parser.add_argument("--write", action="store_true", help="write the table to docs/reference/speed.md")
+    parser.add_argument("--write", action="store_true", help="write the tables, or that of layers, to the page")
     parser.add_argument("--cpu", type=int, default=max(os.sched_getaffinity(0)), help="where (default: %(default)s)")
     parser.add_argument(
         "--kernel",
@@ -155,8 +174,8 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if not select(asked.row):
         names = "\n".join(f"  {group.name}: {'; '.join(row.name for row in group.rows)}" for group in GROUPS)
         parser.error(f"no row or group is called {asked.row!r}; there are\n{names}")
-    if asked.write and (asked.row or asked.quick):
-        parser.error("--write needs all rows in full length")
+    if asked.write and (asked.quick or not is_whole(select(asked.row))):
+        parser.error("--write needs all rows in full length, or all of layers")
     return asked
 
 
@@ -187,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if worse := [each for each in results if each.change(before.get(each.row.name)).startswith(WORSE)]:
         print(f"worse than on {PAGE.relative_to(ROOT)}: {'; '.join(each.row.name for each in worse)}")
     if asked.write and not failed:
-        replace_figures(PAGE, "bench", as_markdown(about, results))
+        write(about, results)
     return 1 if failed else 0
 
 

@@ -14,7 +14,7 @@ from statistics import median, quantiles
 from attrs import frozen
 
 HEAD = ("what", "measured", "floor", "ratio", "target", "met?")
-MARKED = re.compile(r"(?<=<!-- bench -->\n).*?(?=<!-- /bench -->)", re.DOTALL)
+MARKED = re.compile(r"<!-- (bench|layers) -->\n(.*?)<!-- /\1 -->", re.DOTALL)
 SPREAD = re.compile(r"([\d.,]+)[^(]*\(([\d.,]+) to ([\d.,]+)\)")  # as Figure.text writes it
 PARTS = 10  # that a long series is cut into
 WORSE = "WORSE"
@@ -161,10 +161,9 @@ def as_markdown(about: Mapping[str, str], results: Sequence[Result]) -> str:
 
 
 def read_figures(page: str) -> dict[str, Figure]:
-    """The figures of a page's table that rows are compared with, by name; those without a spread are left out."""
-    found = MARKED.search(page)
+    """The figures of a page's tables that rows are compared with, by name; those without a spread are left out."""
     figures = {}
-    for line in found[0].splitlines() if found is not None else ():
+    for line in (line for found in MARKED.finditer(page) for line in found[2].splitlines()):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) != len(HEAD):
             continue

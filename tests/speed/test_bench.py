@@ -51,13 +51,26 @@ def test_a_text_that_no_row_contains_is_an_error_that_lists_them(capsys: pytest.
     assert all(row.name in said for group in bench.GROUPS for row in group.rows)
 
 
-@pytest.mark.parametrize("others", [["audit"], ["--quick"]])
+@pytest.mark.parametrize("others", [["audit"], ["layers: images"], ["--quick"]])
 @pytest.mark.usefixtures("kernels")
 def test_only_a_whole_run_is_written_to_the_page(others: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main(["--write", *others])
 
     assert "--write needs all rows in full length" in capsys.readouterr().err
+
+
+def test_the_layers_have_a_table_of_their_own_on_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bench, "PAGE", tmp_path / "page.md")
+    bench.PAGE.write_text("<!-- bench -->\nothers\n<!-- /bench -->\n<!-- layers -->\nold\n<!-- /layers -->\n")
+    [*_, images] = bench.GROUPS
+
+    bench.write({"CPU": "one"}, [Result(row, Figure(5.0, 4.0, 6.0)) for row in images.rows])
+
+    text = bench.PAGE.read_text()
+    assert text.startswith("<!-- bench -->\nothers\n<!-- /bench -->\n<!-- layers -->\n- CPU: one\n")
+    assert read_figures(text) == {row.name: Figure(5.0, 4.0, 6.0) for row in images.rows}
+    assert bench.is_whole(bench.select("layers"))
 
 
 def test_a_group_that_fails_does_not_keep_the_others_from_being_measured(

@@ -169,7 +169,7 @@ class Jails:
             key = lineage(agent)
             pool = self.blocks if spec.user == "root" else self.outer_ids
             if pool is not None:
-                keeps = spec.workspace != "tmp"
+                keeps = spec.workspace != "tmp" and spec.workspace_mode != "overlay"  # mounts show layers as its own
                 outer = await pool.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
                 outer = first_of_block(outer.uid) if pool is self.blocks else outer
             if spec.workspace_mode == "overlay" or (image is not None and image.upper):
@@ -340,7 +340,7 @@ class Jails:
             watched = f"{parts.policy.image.upper}/tree"
         if watched is not None:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            directory = await trio.to_thread.run_sync(os.open, watched, flags)
+            directory = await run_in_thread(os.open, watched, flags)
             try:
                 self.disk.add(agent.id, directory, jail.limits.disk, jail.limits.inodes, jail.exceeded, sandbox.pid)
             finally:

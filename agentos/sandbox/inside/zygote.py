@@ -55,7 +55,7 @@ def main() -> None:
 def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Cleanup:
     """Serve until the kernel closes its end of the channel; returns what to clean up after it."""
     libc.set_name(NAME)
-    cleanup = janitor.Cleanup()
+    cleanup, namespaces = janitor.Cleanup(), sources.Namespaces()
     if not (package := channel.recv(MAX_REQUEST)):
         return cleanup
     script.preload(os.fsdecode(package))
@@ -73,14 +73,16 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Cleanup:
             continue
         try:
             if "clone" in request:
-                answer, new = _clone(request, fds)
+                answer, new = _clone(request, fds, namespaces)
             else:
-                answer, new = _prepare_mounts(request["prepare"], fds[0], request["size"])
+                answer, new = _prepare_mounts(request["prepare"], fds[0], request["size"], namespaces)
         except OSError as error:
             answer, new = _failure("Clone", error), []
         _send(channel, json.dumps(answer).encode(), new)
         for fd in (*fds, *new):
             os.close(fd)
+        if "clone" in request and "size" in request:  # of a jail that is built ahead
+            namespaces.build_ahead()
     return cleanup
 
 
@@ -106,7 +108,9 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     return (json.loads(data), list(fds)) if data else None
 
 
-def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
+def _clone(
+    request: dict[str, Any], fds: list[int], namespaces: sources.Namespaces
+) -> tuple[dict[str, object], list[int]]:
     is_prepared = "size" in request
     control, *more = fds
     plan = more.pop(0) if is_prepared else None
@@ -116,7 +120,7 @@ def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], 
     if plan is None:
         return {"pid": pid}, [pidfd]
     try:
-        answer, trees = _prepare_mounts(pid, plan, request["size"])
+        answer, trees = _prepare_mounts(pid, plan, request["size"], namespaces)
     except OSError:
         os.close(pidfd)
         raise
@@ -126,12 +130,14 @@ def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], 
     return {"pid": pid, **answer}, [pidfd, *trees]
 
 
-def _prepare_mounts(pid: int, plan: int, size: int) -> tuple[dict[str, object], list[int]]:
+def _prepare_mounts(
+    pid: int, plan: int, size: int, namespaces: sources.Namespaces
+) -> tuple[dict[str, object], list[int]]:
     steps = decode(os.pread(plan, size, 0))
     clone = steps[0]
     assert isinstance(clone, s.Clone), "a plan with namespaces of its own begins with Clone"
     try:
-        trees = sources.detach_all(steps)
+        trees = sources.detach_all(steps, namespaces)
     except sources.SourceFailed as failed:
         return _failure(s.describe(failed.step), failed.error), []
     try:

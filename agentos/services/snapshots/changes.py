@@ -71,7 +71,7 @@ class Change(Struct, frozen=True, kw_only=True):
     @property
     def shown_path(self) -> str:
         """The path as text: bytes that aren't UTF-8 as ``\\xNN``."""
-        return os.fsencode(self.path).decode("utf-8", "backslashreplace")
+        return self.path if self.path.isascii() else os.fsencode(self.path).decode("utf-8", "backslashreplace")
 
     @property
     def identity(self) -> str:
@@ -132,7 +132,7 @@ class _Search:
     def _add(self, change: Change) -> None:
         path = change.path
         blocked = change.blocked
-        if not blocked and any("\udc80" <= letter <= "\udcff" for letter in path):
+        if not blocked and not path.isascii() and any("\udc80" <= letter <= "\udcff" for letter in path):
             blocked = NOT_UTF8
         reason = obeyed.find_reason(path, change.kind, change.content if change.kind == "link" else None)
         root, why = reason or ("", "")

@@ -18,6 +18,7 @@ _OBJECT = re.compile(r"[0-9a-f]{2}/(?:[0-9a-f]{38}|[0-9a-f]{62})|pack/pack-[0-9a
 # As git's core.protectHFS and core.protectNTFS: HFS+ ignores these characters, NTFS dots, blanks and streams at an end.
 _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _TAIL = re.compile(r"(?<=[^. ])[. ]+$|(?<=[^:]):.*$")
+_UNLIKE = re.compile(r"[^a-z0-9_./-]|\.(?:/|\Z)")  # without it no file system takes a path for another one
 _OBJECT_DIRECTORY = re.compile(r"[0-9a-f]{2}|pack")
 _BARE = ("refs", "commondir")  # with HEAD and objects beside it, git obeys the directory's configuration
 
@@ -59,6 +60,8 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
 
 def _find_alike(path: str) -> str | None:
     """The obeyed name that macOS or Windows would take a part of this path for, which isn't one on Linux."""
+    if _UNLIKE.search(path) is None:
+        return None
     folded = _IGNORED.sub("", unicodedata.normalize("NFKC", path).casefold())
     parts = [_TAIL.sub("", part) for part in folded.split("/")]
     alike = [".git" if part == "git~1" else part for part in parts]

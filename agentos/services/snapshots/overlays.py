@@ -98,8 +98,9 @@ class Overlays:
         does.
         """
         async with self.lock(name):
-            await self.finish_return(name)
-            return await run_in_thread(self._open, name, directory, owner)
+            while (opened := await run_in_thread(self._open, name, directory, owner)) is None:
+                await self.finish_return(name)
+            return opened
 
     async def finish_return(self, name: str) -> None:
         """Have an agent work from the snapshot that it is to return to, if there is one. Its lock is held.
@@ -182,9 +183,12 @@ class Overlays:
         self.store.save(name, record)
         self.store.sweep(name)
 
-    def _open(self, name: str, directory: str, owner: HostIds | None) -> Opened:
+    def _open(self, name: str, directory: str, owner: HostIds | None) -> Opened | None:
+        """None if it has to return to a snapshot before."""
         self.store.finish(name)
         record = self.store.load(name)
+        if record is not None and record.returning:
+            return None
         if record is not None and record.discarded:
             pass
         elif record is not None and (record.settled or record.directory != directory):

@@ -1,14 +1,15 @@
 """A run: changes of a host directory, step by step, so that a crash at any point leaves each file as it was or whole.
 
-1. *Saving*: what each step will replace or remove is copied into the run's own directory, for undo.
-2. *Staging*: what each step will put is made complete in one private directory at the top of the host's.
-3. *Acting*: renames alone. A new entry is moved to a free name, a replacement is exchanged with what lies there, and
+1. *Staging*: what each step will put is made complete in one private directory at the top of the host's.
+2. *Acting*: renames alone. A new entry is moved to a free name, a replacement is exchanged with what lies there, and
    what is removed is moved away: so what was there is looked at again before it is gone, and put back if the host has
-   changed it in the last moment (a conflict). Then the staging directory is removed.
+   changed it in the last moment (a conflict).
+3. *Keeping*: the staging directory has all now that was replaced or removed. It is moved into the run's own directory,
+   for undo. Where it can't be, on another file system, copies of that are made before staging, and it is removed.
 
-Before each part the run is written down and synced. A kernel that is killed leaves that record: while saving and
-staging nothing has changed, and the run is dropped; while acting it is finished. The inode of what was staged tells
-which steps were done. ``beneath`` keeps all of it below the directory, whatever is replaced by links meanwhile.
+Before each part the run is written down and synced. A kernel that is killed leaves that record: before it acts nothing
+has changed, and the run is dropped; from then on it is finished. The inode of what was staged tells which steps were
+done. ``beneath`` keeps all of it below the directory, whatever is replaced by links meanwhile.
 """
 
 import base64
@@ -33,12 +34,13 @@ Act = Literal["remove", "rmdir", "mkdir", "chmod", "put"]
 Phase = Literal["staging", "acting", "done"]
 LATE = "the host has changed it in the meantime"
 CHANGED_BY_AGENT = "the agent has changed it since it was shown"
+CHANGED_SINCE_KEPT = "what was kept of it has changed since: by another name, or by a program that had it open"
 NO_PARENT = "its directory isn't there: apply that as well"
 GONE = "it isn't there any more"
 _XATTRS = ("user.", "security.capability", "system.posix_acl_access", "system.posix_acl_default")
 
 
-class Look(Struct):
+class Look(Struct, omit_defaults=True):
     """How an entry looks besides its content; ``owner`` None: that of the directory. Times are nanoseconds."""
 
     mode: int = 0
@@ -48,13 +50,13 @@ class Look(Struct):
     xattrs: dict[str, str] = {}  # values in base64
 
 
-class Step(Struct):
+class Step(Struct, omit_defaults=True):
     """One change of one name. ``expected`` is what lies there before, None: nothing.
 
     ``source`` is the path of the file to put, in the directory that the run takes files from, and ``content`` the
-    sha256 that it must have; a put without a source makes a symbolic link. ``saved`` is what was there, ``kept`` the
-    sha256 of its copy, and ``left`` what is there since. ``staged`` is the inode of what was staged. ``conflict`` is
-    why it wasn't done.
+    sha256 that it must have, or else ``origin`` the state that it must be in; a put without a source makes a symbolic
+    link. ``saved`` is what was there, ``kept`` the sha256 of its copy, if it was copied, and ``left`` what is there
+    since. ``staged`` is the inode of what was staged. ``conflict`` is why it wasn't done.
     """
 
     act: Act
@@ -62,6 +64,7 @@ class Step(Struct):
     expected: Stamp | None = None
     source: str = ""
     content: str = ""
+    origin: Stamp | None = None
     look: Look = msgspec.field(default_factory=Look)
     saved: Look | None = None
     kept: str = ""
@@ -71,14 +74,18 @@ class Step(Struct):
     conflict: str = ""
 
 
-class Run(Struct):
-    """The record of a run. ``undoes`` is the id of the apply that it undoes."""
+class Run(Struct, omit_defaults=True):
+    """The record of a run. ``undoes`` is the id of the apply that it undoes.
+
+    ``moves``: its staging directory can be moved into its own.
+    """
 
     id: str
     directory: str
     steps: list[Step]
     undoes: str = ""
     stage_inode: int = 0  # of its staging directory
+    moves: bool = False
     phase: Phase = "staging"
 
     @property
@@ -111,7 +118,7 @@ def read(place: Path) -> Run:
 def perform(place: Path, run: Run, sources: Sequence[int]) -> None:
     """Do a run: files to put come from the first of these open directories that has them.
 
-    What was there is saved in ``place``.
+    What was there is kept in ``place``, in ``old``.
 
     A step that can't be done has a ``conflict`` afterwards. Raises :class:`CannotApply` or ``OSError`` with nothing
     changed.
@@ -120,16 +127,13 @@ def perform(place: Path, run: Run, sources: Sequence[int]) -> None:
     with beneath.open_top(run.directory) as top:
         owner = os.fstat(top)
         try:
-            (place / "old").mkdir(mode=0o700)
-            for number, step in enumerate(run.steps):
-                _save(top, place / "old" / str(number), step)
-            with beneath.open_top(str(place)) as saved:
-                beneath.sync(saved)
             os.mkdir(run.stage, 0o700, dir_fd=top)
             run.stage_inode = os.stat(run.stage, dir_fd=top, follow_symlinks=False).st_ino
             write(place, run)
             with _open_stage(top, run) as stage:
                 _try_exchange(stage)
+                run.moves = _try_move(stage, place)
+                _save_all(place, run, top)
                 for number, step in enumerate(run.steps):
                     _stage(sources, stage, str(number), step, (owner.st_uid, owner.st_gid))
             beneath.sync(top)
@@ -160,22 +164,56 @@ def resume(place: Path) -> Run | None:
 
 def _act_all(place: Path, run: Run, top: int) -> None:
     try:
-        with _open_stage(top, run) as stage:
+        with _open_acting(place, run, top) as stage:
             for number, step in enumerate(run.steps):
                 if not step.conflict and not step.done:
                     _act(top, stage, str(number), step)
+            if run.moves:
+                _keep(place, run, top, stage)
     except FileNotFoundError:  # removed by the host after a crash, or by us: before the record was written as done
         for step in run.steps:
             found = beneath.look(top, step.path)
             step.done = step.act in ("remove", "rmdir") or (found is not None and found.st_ino == step.staged)
             step.conflict = "" if step.done else step.conflict or "the staging directory was removed"
-    for step in run.steps:
-        found = beneath.look(top, step.path) if step.done else None
-        step.left = stamp_of(found) if found is not None else None
+            step.left = stamp_of(found) if found is not None and step.done else None
+        (place / "old").mkdir(mode=0o700, exist_ok=True)
     beneath.sync(top)
     run.phase = "done"
     write(place, run)
     _remove_stage(top, run)
+
+
+@contextlib.contextmanager
+def _open_acting(place: Path, run: Run, top: int) -> Iterator[int]:
+    """The staging directory, which a kernel that was killed may have moved."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stage = stack.enter_context(_open_stage(top, run))
+        except FileNotFoundError:
+            kept = stack.enter_context(beneath.open_top(str(place)))
+            if not _is_kept(kept, run):
+                raise
+            stage = stack.enter_context(beneath.open_directory(kept, "old"))
+        yield stage
+
+
+def _is_kept(kept: int, run: Run) -> bool:
+    found = _stat(kept, "old")
+    return found is not None and found.st_ino == run.stage_inode
+
+
+def _keep(place: Path, run: Run, top: int, stage: int) -> None:
+    """Move the staging directory, with what was replaced, to ``old``. ``FileNotFoundError`` if it isn't there."""
+    for number, step in enumerate(run.steps):
+        if step.conflict and (there := _stat(stage, str(number))) is not None:
+            beneath.remove(stage, str(number), there)
+    with beneath.open_top(str(place)) as kept:
+        if _is_kept(kept, run):
+            return
+        beneath.move(top, run.stage, kept, "old")
+        if not _is_kept(kept, run):  # another user of the host's has replaced it in this moment
+            beneath.move(kept, "old", top, run.stage)
+            raise FileNotFoundError(errno.ENOENT, "replaced by another user", run.stage)
 
 
 @contextlib.contextmanager
@@ -196,20 +234,32 @@ def _remove_stage(top: int, run: Run) -> None:
         os.rmdir(run.stage, dir_fd=top)
 
 
-def _save(top: int, copy: Path, step: Step) -> None:
-    """Keep what a step will replace or remove."""
+def _save_all(place: Path, run: Run, top: int) -> None:
+    if not run.moves:
+        (place / "old").mkdir(mode=0o700)
+    for number, step in enumerate(run.steps):
+        _save(top, None if run.moves else place / "old" / str(number), step)
+    if not run.moves:
+        with beneath.open_top(str(place)) as saved:
+            beneath.sync(saved)
+
+
+def _save(top: int, copy: Path | None, step: Step) -> None:
+    """Look at what a step will replace or remove, and copy it, if there is a path for the copy."""
     if step.expected is None or step.conflict:
         return
     found = beneath.look(top, step.path)
     if found is None or not _is_expected(found, step.expected):
         step.conflict = GONE if found is None else LATE
         return
-    saved = Look(stat.S_IMODE(found.st_mode), found.st_mtime_ns, (found.st_uid, found.st_gid))
+    step.saved = saved = Look(stat.S_IMODE(found.st_mode), found.st_mtime_ns, (found.st_uid, found.st_gid))
     try:
         if stat.S_ISLNK(found.st_mode):
             with beneath.open_parent(top, step.path) as (parent, name):
                 saved.target = os.readlink(name, dir_fd=parent)
-        elif stat.S_ISREG(found.st_mode):
+        elif stat.S_ISREG(found.st_mode) and copy is None:
+            _check_readable(top, step.path)
+        elif stat.S_ISREG(found.st_mode) and copy is not None:
             with beneath.open_file(top, step.path) as file, open(copy, "xb", buffering=0) as target:
                 saved.xattrs = _read_xattrs(file)
                 step.kept = beneath.copy(file, target.fileno())
@@ -219,7 +269,13 @@ def _save(top: int, copy: Path, step: Step) -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         step.conflict = error.strerror or str(error)
-    step.saved = saved
+
+
+def _check_readable(top: int, path: str) -> None:
+    """Raise ``PermissionError`` where an undo couldn't read it."""
+    if os.geteuid() != 0:
+        with beneath.open_file(top, path):
+            pass
 
 
 def _is_expected(found: os.stat_result, expected: Stamp) -> bool:
@@ -243,6 +299,19 @@ def _try_exchange(stage: int) -> None:
         raise CannotApply(f"its file system can't exchange names (renameat2: {error.strerror})") from None
     for name in ("x", "y"):
         os.unlink(name, dir_fd=stage)
+
+
+def _try_move(stage: int, place: Path) -> bool:
+    """Find out whether what is in the staging directory can be moved to the run's own."""
+    os.mkdir("x", 0o700, dir_fd=stage)
+    with beneath.open_top(str(place)) as own:
+        try:
+            beneath.move(stage, "x", own, "x")
+        except OSError:
+            os.rmdir("x", dir_fd=stage)
+            return False
+        os.rmdir("x", dir_fd=own)
+    return True
 
 
 def _stage(sources: Sequence[int], stage: int, name: str, step: Step, owner: tuple[int, int]) -> None:
@@ -278,11 +347,17 @@ def _stage_file(file: int, stage: int, name: str, step: Step, owner: tuple[int, 
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     target = os.open(name, flags, 0o600, dir_fd=stage)
     try:
-        if beneath.copy(file, target) != step.content:
+        content, xattrs = beneath.copy(file, target), step.look.xattrs
+        if step.origin is not None:
+            xattrs = _read_xattrs(file)
+            if not stamp_of(os.fstat(file)).is_same_renamed(step.origin):
+                step.conflict = CHANGED_SINCE_KEPT
+                return
+        elif content != step.content:
             step.conflict = CHANGED_BY_AGENT
             return
         _give(name, owner, stage)
-        for attribute, value in step.look.xattrs.items():
+        for attribute, value in xattrs.items():
             os.setxattr(target, attribute, base64.b64decode(value))
         os.fchmod(target, step.look.mode)
         os.utime(target, ns=(step.look.mtime, step.look.mtime))
@@ -309,6 +384,8 @@ def _act(top: int, stage: int, number: str, step: Step) -> None:
                     os.rmdir(name, dir_fd=parent)
                 case "chmod":
                     _act_chmod(parent, name, step)
+            left = _stat(parent, name) if step.act not in ("remove", "rmdir") else None
+            step.left = stamp_of(left) if left is not None else None
     except OSError as error:
         if step.act == "rmdir" and error.errno in (errno.ENOENT, errno.ENOTDIR):
             step.done = True
@@ -396,5 +473,6 @@ def inverse(run: Run) -> list[Step]:
         else:
             look, act = step.saved or Look(), "mkdir" if stat.S_ISDIR(old.mode) else "put"
             source = str(number) if stat.S_ISREG(old.mode) else ""
-            steps.append(Step(cast(Act, act), step.path, left, source, step.kept, look=look))
+            origin = old if source and run.moves else None
+            steps.append(Step(cast(Act, act), step.path, left, source, step.kept, origin, look))
     return steps

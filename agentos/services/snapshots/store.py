@@ -86,12 +86,14 @@ class Store:
         """A new layer over a directory, whose record replaces the former one; the former layer is removed."""
         with self.references, self.hold(name) as place:
             former, shown = read_record(place), os.stat(directory, follow_symlinks=False)
-            record = Record(directory, shown.st_ino, _begin_clock(), _new_name())
+            layer = _new_name()
+            _make_layer(place / layer, stat.S_IMODE(shown.st_mode), owner)
+            record = Record(directory, shown.st_ino, _begin_clock(place / layer), layer)
             if former is not None and former.directory == directory:
                 record = msgspec.structs.replace(record, applied=former.applied, runs=former.runs)
-            _make_layer(place / record.layer, stat.S_IMODE(shown.st_mode), owner)
-            self.save(name, record)
-        self.collect({name, *(layer.partition("/")[0] for layer in former.sealed)} if former is not None else {name})
+            replace_file(place / "record.json", msgspec.json.encode(record))
+        if former is not None:
+            self.collect({name, *(layer.partition("/")[0] for layer in former.sealed)})
         return record
 
     def add_upper(self, name: str, record: Record, owner: HostIds | None) -> None:
@@ -286,12 +288,17 @@ def drop_layers(store: Store, name: str, record: Record) -> None:
         store.collect({name, *others})
 
 
-def _begin_clock() -> int:
+def _begin_clock(layer: Path) -> int:
     """This instant, in nanoseconds, by a clock that parts all ctimes: of what is changed after the return none is less.
 
-    ctime is CLOCK_REALTIME where a program has looked at the former one (Linux 6.13), and else the coarse clock.
+    ctime is the coarse clock, but from Linux 6.13 on CLOCK_REALTIME where a program has looked at the former one, and
+    of what is changed afterwards none is less than that. So a ``layer``'s own is changed and looked at, twice.
     """
     now = time.time_ns()
+    for _ in range(2):
+        os.chmod(layer, 0o700)
+        if os.stat(layer).st_ctime_ns > now:
+            return now
     while time.clock_gettime_ns(_COARSE) <= now:
         time.sleep(_TICK_POLL)
     return now

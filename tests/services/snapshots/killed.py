@@ -75,8 +75,9 @@ def prepare(here: Path, verb: str) -> None:
     (here / "state").mkdir(mode=0o700)
     fill(here / "project")
     overlays = Overlays(here / "state")
-    upper = Path(overlays._open(NAME, str(here / "project"), AGENT).upper)
-    change_much(Overlaid(here / "project", here / "state", overlays, NAME, upper))
+    opened = overlays._open(NAME, str(here / "project"), AGENT)
+    assert opened is not None, "there is no snapshot to return to"
+    change_much(Overlaid(here / "project", here / "state", overlays, NAME, Path(opened.upper)))
     if verb == "undo":
         run(overlays, "apply")
 

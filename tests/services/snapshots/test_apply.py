@@ -4,8 +4,9 @@ import contextlib
 import hashlib
 import os
 import stat
+import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from itertools import product
 from pathlib import Path
 
@@ -15,12 +16,12 @@ import trio
 from agentos.agents.workspaces.workspace import Workspaces
 from agentos.services.snapshots import beneath, changes, run
 from agentos.services.snapshots.choice import BadChoice, Wanted
-from agentos.services.snapshots.overlays import Changed, NoOverlay
+from agentos.services.snapshots.overlays import Changed, NoOverlay, Overlays
 from agentos.services.snapshots.records import BadLayer
-from agentos.services.snapshots.run import CHANGED_BY_AGENT, LATE, CannotApply
+from agentos.services.snapshots.run import CHANGED_BY_AGENT, CHANGED_SINCE_KEPT, LATE, CannotApply
 from tests.support.mounts import small_disk
 
-from .conftest import AGENT, OWNER, ROOT, Overlaid, read_tree
+from .conftest import AGENT, OWNER, ROOT, Overlaid, fill, read_tree
 
 root_only = pytest.mark.skipif(not ROOT, reason="only root gives files away and mounts")
 
@@ -294,6 +295,60 @@ async def test_a_file_with_another_name_elsewhere_is_replaced_and_not_written_th
 
     assert (place / "elsewhere").read_text() == "a\n"
     assert (overlaid.project / "a.txt").read_text() == "new\n"
+
+
+async def test_what_was_kept_and_has_changed_since_is_not_put_back(overlaid: Overlaid, place: Path) -> None:
+    os.link(overlaid.project / "a.txt", place / "elsewhere")
+    overlaid.write("a.txt", "new\n")
+    overlaid.delete("sub/b.txt")
+    await overlaid.apply(a__txt="ours")
+    (place / "elsewhere").write_text("another's\n")
+
+    undone = await overlaid.undo()
+
+    assert (undone.paths, undone.left) == (["sub/b.txt"], {"a.txt": CHANGED_SINCE_KEPT})
+    assert (overlaid.project / "a.txt").read_text() == "new\n"
+
+
+@pytest.fixture
+async def apart(place: Path) -> AsyncIterator[Overlaid]:
+    """As ``overlaid``, with the project on another file system than the state directory."""
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/dev/shm") as memory:
+        if os.stat(memory).st_dev == os.stat(place).st_dev:
+            pytest.skip("/dev/shm and /var/tmp are on one file system here")
+        (place / "state").mkdir(mode=0o700)
+        found = Overlaid(Path(memory), place / "state", Overlays(place / "state"))
+        fill(found.project)
+        await found.open()
+        yield found
+
+
+async def test_what_is_replaced_is_kept_for_undo_with_all_that_it_had(overlaid: Overlaid) -> None:
+    await apply_and_undo(overlaid)
+
+
+async def test_what_is_replaced_on_another_file_system_is_copied_for_undo_with_all_that_it_had(apart: Overlaid) -> None:
+    await apply_and_undo(apart)
+
+
+async def apply_and_undo(here: Overlaid) -> None:
+    kept = here.project / "a.txt"
+    kept.chmod(0o4750)
+    os.setxattr(kept, "user.mine", b"x")
+    os.utime(kept, ns=(1, 1_000_000_007))
+    owner, before = kept.stat().st_uid, read_tree(here.project)
+    here.write("a.txt", "new\n")
+    change_much(here)
+
+    assert not (await here.apply(a__txt="ours")).left
+    changed = read_tree(here.project)
+    assert not (await here.undo()).left
+
+    assert changed != before
+    assert read_tree(here.project) == before
+    found = kept.stat()
+    assert (stat.S_IMODE(found.st_mode), found.st_mtime_ns, found.st_uid) == (0o4750, 1_000_000_007, owner)
+    assert os.getxattr(kept, "user.mine") == b"x"
 
 
 @pytest.mark.parametrize("what", ["created", "changed", "deleted"])

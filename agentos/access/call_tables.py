@@ -28,6 +28,9 @@ class StandIn(Replayed, Approvals, Protocol):
     def open(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
         """The calls that it makes when none is answered from the recording any more."""
 
+    def open_below(self, calls: Iterable[Syscall]) -> Sequence[Syscall] | None:
+        """The calls of an agent that it spawns then; None if they are any agent's."""
+
 
 @define(eq=False)
 class CallTables:
@@ -42,6 +45,7 @@ class CallTables:
     _plain: Table = field(init=False)
     _recording: Table | None = None  # the same, with the recorder
     _stand_ins: dict[int, Sequence[Syscall]] = field(factory=dict)  # calls of agents that live a recorded life again
+    _opened: dict[int, StandIn] = field(factory=dict)  # of agents that went live, and what they spawned
     _refusing: dict[tuple[bool, tuple[tuple[Op, Decision], ...]], Table] = field(factory=dict)
 
     def serve(self, calls: Sequence[Syscall]) -> None:
@@ -58,10 +62,21 @@ class CallTables:
             return False
         if stand_in is not None:
             self._stand_ins[number] = stand_in.open(self._watched())
+            self._opened[number] = stand_in
+        return True
+
+    def inherit(self, number: int, spawner: int) -> bool:
+        """Have an agent's calls adapted as those of its spawner; False if they aren't."""
+        stand_in = self._opened.get(spawner)
+        calls = stand_in.open_below(self._watched()) if stand_in is not None else None
+        if stand_in is None or calls is None:
+            return False
+        self._stand_ins[number], self._opened[number] = calls, stand_in
         return True
 
     def forget(self, number: int) -> None:
         self._stand_ins.pop(number, None)
+        self._opened.pop(number, None)
 
     def whole(self, number: int) -> Table:
         """The table without refusals."""

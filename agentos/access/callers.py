@@ -110,6 +110,8 @@ class Callers:
             caller.replayed, caller.approvals = stand_in, stand_in
             self.places.take(number, stand_in.name)
             caller.table = self.tables.of(number)
+        elif spawner is not None and self.tables.inherit(number, spawner.id):
+            caller.table = self.tables.of(number)
         former = self.registry.find_by_name(spec.name)
         if former is not None:
             caller.counts.former = former.caller.counts.all()
@@ -130,6 +132,7 @@ class Callers:
     def go_live(self, caller: Caller, stand_in: StandIn | None, whole: bool) -> None:
         """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""
         caller.replayed, caller.approvals = None, self.approvals
+        caller.told = stand_in if stand_in is not None and stand_in.keeps_name else None
         self.places.leave(caller.id)
         if whole and self.tables.open(caller.id, stand_in):
             caller.table = self.tables.of(caller.id)

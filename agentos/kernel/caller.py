@@ -118,6 +118,10 @@ class Replayed(Protocol):
     hash_seed: int | None
     live: trio.Event  # the recording is over, and the agent goes on
 
+    @property
+    def keeps_name(self) -> bool:
+        """Whether HELLO tells this id and name also when it goes on."""
+
     def note_connection(self) -> None:
         """A program in its jail tried to reach the network, which was refused."""
 
@@ -131,7 +135,7 @@ class Caller:
     ``greeted`` is set at HELLO; an agent gets a new one for each life.
     ``approvals``: where its calls wait for a person; None: what needs approval is refused. ``uid`` is that of the
     process that connected to the operator's socket.
-    ``replayed``: it is an agent that lives a recorded life again.
+    ``replayed``: it is an agent that lives a recorded life again, ``told``: or goes on under the id and name of one.
     ``turn`` is held while a thread parses a large body or value of this caller; its other large requests wait for it.
     """
 
@@ -151,6 +155,7 @@ class Caller:
     uid: int | None = None
     counts: CallCounts = field(factory=CallCounts)
     replayed: Replayed | None = None
+    told: Replayed | None = None
 
     @property
     def shown_name(self) -> str:

@@ -26,7 +26,7 @@ async def hello(caller: Caller, body: bytes, version: int) -> tuple[Hello, bytes
             raise PermissionDenied("as, level, permissions, mailbox: only an operator's connection can become a guest")
         kept = request.mailbox == "kept"
         await caller.become(caller, request.as_, request.level, request.permissions, kept)
-    told = caller.replayed or caller
+    told = caller.replayed or caller.told or caller
     welcome = Welcome(
         protocol=request.protocol,
         kernel_version=__version__,

@@ -5,7 +5,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 import trio
-from attrs import define
+from attrs import define, field
 from msgspec.structs import replace
 
 from agentos.access.callers import Callers
@@ -87,11 +87,11 @@ def describe_files(directory: str | None) -> str:
     return f"the workspace {what}"
 
 
-def find_spec(registry: Registry, name: str, is_fork: bool) -> AgentSpec:
-    """The declared agent's, or of one that was spawned; only a declared one can be forked. Raises ``NotFound``."""
+def find_spec(registry: Registry, name: str, is_declared: bool) -> AgentSpec:
+    """The declared agent's, or unless it must be one, of the last that was spawned. Raises ``NotFound``."""
     agent = registry.find_by_name(name)
-    if agent is None or (is_fork and not agent.declared):
-        why = "" if is_fork else ", and none was spawned that the kernel still knows"
+    if agent is None or (is_declared and not agent.declared):
+        why = "" if is_declared else ", and none was spawned that the kernel still knows"
         raise NotFound(f"agent: the configuration declares no {name}{why}: its program can't be found")
     if agent.spec.copied:
         raise NotFound(f"agent: the script of {name} was copied from its spawner's jail, and went with it")
@@ -114,6 +114,9 @@ class AgentReplay:
     hold: bool = False  # its jail is there again after its end
     files: StartFiles | None = None
     keys: ScratchKeys | None = None
+    parent: Callable[[], Agent | None] = lambda: None  # when it starts
+    agent: Agent | None = None  # once it has come up
+    begun: trio.Event = field(factory=trio.Event)
 
     @property
     def name(self) -> str:
@@ -138,9 +141,12 @@ class AgentReplay:
         self.callers.standing_in[name] = life
         try:
             try:
-                agent = await self.supervision.spawn(self.spec, self.caller, None)
+                above = self.parent()
+                agent = await self.supervision.spawn(self.spec, above.caller if above else self.caller, above)
             finally:
                 del self.callers.standing_in[name]
+            self.agent = agent
+            self.begun.set()
             await wait_first(agent.over.wait, life.over.wait)
         except StartError as error:
             if not life.over.is_set() and not life.progress.replayed:

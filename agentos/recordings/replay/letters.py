@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -41,14 +42,17 @@ class Letters:
         more = [f"messages of the operator or the kernel, by a recording from elsewhere, come from a guest: {named}"]
         return found + (more if named else [])
 
-    def put(self, mail: Mailboxes, caller: Caller) -> None:
-        """Deliver those that waited, with new ids; ``Busy`` if the mailbox is full."""
+    def put(self, mail: Mailboxes, caller: Caller, find: Callable[[Any], Any] = lambda recorded: recorded) -> None:
+        """Deliver those that waited, with new ids; ``Busy`` if the mailbox is full.
+
+        ``find`` has the present id or name of a sender.
+        """
         box = mail.by_id(caller.id)
         for one in self.waiting:
             name, sent_at = one["from_name"], one["sent_at"]
             body, number = encode_line(one["message"]), next(mail.numbers)
             born = time.monotonic() - max(self.at - sent_at, 0.0)
-            own = Message(one["from_id"], name, one["from_kind"], body, sent_at, born, number)
+            own = Message(find(one["from_id"]), find(name), one["from_kind"], body, sent_at, born, number)
             box.put(own if self.own else make_foreign(name, body, sent_at, number))
 
 
@@ -58,14 +62,14 @@ def find_letters(calls: Sequence[RecordedCall], switch: Switch, own: bool = True
     What it never received isn't in its recording; what it held by a lease it has already.
     """
     at = min((call.at for call in calls if not switch.is_before(call)), default=0.0)
-    had = {one["id"] for call in calls if switch.is_before(call) for one in _list_messages(call)}
-    found = {one["id"]: one for call in calls if not switch.is_before(call) for one in _list_messages(call)}
+    had = {one["id"] for call in calls if switch.is_before(call) for one in list_messages(call)}
+    found = {one["id"]: one for call in calls if not switch.is_before(call) for one in list_messages(call)}
     new = [found[number] for number in sorted(found) if number not in had]
     waiting = [one for one in new if one["sent_at"] <= at]
     return Letters(at, waiting, len(new) - len(waiting), own)
 
 
-def _list_messages(call: RecordedCall) -> Iterator[Json]:
+def list_messages(call: RecordedCall) -> Iterator[Json]:
     """The messages in a reply of RECV that are what the kernel writes; a recording may have others."""
     found = (call.reply or {}).get("messages") if call.call == "RECV" else None
     for one in found if isinstance(found, list) else ():

@@ -36,6 +36,7 @@ from agentos_sdk.opcodes import Op
 from .progress import Progress, ReplayFailed, describe_differences
 from .sealed import open_calls, read_reply, seal
 from .switch import Switch
+from .tree.names import TreeNames
 
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
 MAX_WEIGHT = 4 << 30  # of the calls of a life that is replayed: at most 1 GB of memory, and two minutes to compare them
@@ -93,6 +94,8 @@ class LifeReplay:
     give_rights: Callable[[Caller, "LifeReplay", bool], None] = field(default=lambda caller, life, whole: None)
     put_files: PutFiles | None = None
     deliver: Callable[[Caller], None] | None = None  # what waited in its mailbox; once, before the first live call
+    names: TreeNames | None = None  # of a fork's members, where it is one of several
+    gate: trio.Event | None = None  # no call is done live before it
     repeats_files: bool = True  # WRITE and READ are done again in its files, which are those that it began with
     live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
@@ -139,6 +142,14 @@ class LifeReplay:
     def open(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
         """The table's calls as they are done live."""
         return open_calls(calls, self)
+
+    @property
+    def keeps_name(self) -> bool:
+        return self.names is not None
+
+    def open_below(self, calls: Iterable[Syscall]) -> Sequence[Syscall] | None:
+        """Those of an agent that it spawns live; None if they are as any other agent's."""
+        return self.names.open(calls) if self.names is not None else None
 
     async def answer(self, op: Op, call: Call, request: Any, do: Do, found: RecordedCall | None = None) -> object:
         """The recorded reply to a call, or the error. ``do`` does what is done in the agent's own files.
@@ -244,6 +255,8 @@ class LifeReplay:
         if not self.switch.live:
             self.over.set()
             await trio.sleep_forever()
+        if self.gate is not None:
+            await self.gate.wait()
         if not self.live.is_set():
             self.live.set()
             self.progress.notes.append(f"live: what followed {self.progress.replayed} recorded answers was done")

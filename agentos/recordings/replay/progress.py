@@ -28,7 +28,8 @@ class Progress:
     differences that answers were found in spite of; ``masks`` the names of those that made calls equal. ``sealed``
     counts attempts to reach the network, ``made`` has the recorded calls that were made again, by the number of their
     begin, ``notes`` are sentences about what wasn't compared, and ``recording`` is the directory of the one that is
-    made of it. ``lives``: of several lives, that of each by its name.
+    made of it. ``lives``: of several lives, that of each by its name; ``agent`` is the one
+    that goes on live in its place.
     """
 
     total: int = 0
@@ -44,6 +45,7 @@ class Progress:
     sealed: int = 0
     notes: list[str] = field(factory=list)
     recording: str | None = None
+    agent: str | None = None
     lives: "dict[str, Progress]" = field(factory=dict)
 
     def note(self, number: int, how: How, differences: Sequence[Difference] = ()) -> None:

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import msgspec
 from msgspec.structs import replace
 
@@ -30,14 +29,12 @@ from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, Per
 from agentos_sdk.opcodes import Op
 
 from .switch import OF_THOUGHT
+from .tree.names import ABOUT_AGENTS, ADAPTED, OWN_FIELDS, change
 
 if TYPE_CHECKING:
     from .life import LifeReplay
 
 LIVE = frozenset({Op.NOOP})  # it says nothing
-ABOUT_AGENTS = frozenset({Op.EXPLAIN, Op.INSPECT, Op.KILL, Op.WAIT, Op.PAUSE, Op.RESUME, Op.LOGS, Op.SEND, Op.FETCH,
-                          Op.KEYS, Op.EXEC, Op.USAGE, Op.GET_PERMS, Op.SET_PERMS, Op.METRICS_AGENT})  # fmt: skip
-OWN_FIELDS = ("name", "id", "agent", "agent_id", "to", "to_name")  # of these calls, which name an agent
 REFUSALS = (PermissionDenied, ApprovalRefused, ApprovalRequired)
 
 
@@ -49,7 +46,8 @@ def seal(calls: Iterable[Syscall], life: "LifeReplay") -> Sequence[Syscall]:
 
 def _switch(syscall: Syscall, life: "LifeReplay") -> Syscall:
     """Answered by a life, or done as it is. It is chosen before anything is prepared, once if a person is asked."""
-    live, op = attempt(syscall), syscall.op
+    op, opened = syscall.op, _open(syscall, life)
+    live = attempt(opened)
 
     async def handler(call: Call, request: Any) -> object:
         if call not in life.chosen:
@@ -61,9 +59,8 @@ def _switch(syscall: Syscall, life: "LifeReplay") -> Syscall:
         found = life.chosen[call]
         if found is not None:
             return await attempt(_seal(syscall, life, found))(call.caller, request, call)
-        request = adapt(op, call.caller, request, life)
         if syscall.background is not None and request.async_:
-            serve, size = build_steps(syscall), len(encode_line(describe_request(request)))
+            serve, size = build_steps(opened), len(encode_line(describe_request(request)))
             number = syscall.background.start(call, op, request.request_id, size, partial(serve, call.caller, request))
             return encode_reply(Accepted(request_id=number))
         return await live(call.caller, request, call)
@@ -118,11 +115,15 @@ def attempt(syscall: Syscall) -> Attempt:
 
 def open_calls(calls: Iterable[Syscall], life: "LifeReplay") -> Sequence[Syscall]:
     """These calls as a fork makes them that is wholly live: as they are, but for what it was told of itself."""
-    return [_open(each, life) if each.op in ABOUT_AGENTS or each.op is Op.THINK else each for each in calls]
+    return [_open(each, life) for each in calls]
 
 
 def _open(syscall: Syscall, life: "LifeReplay") -> Syscall:
-    """With what it is asked adapted; it gets a task, or none, as what it wraps says."""
+    """With what it is asked adapted, if it has to be; it gets a task, or none, as what it wraps says."""
+    if life.names is not None and syscall.op in ADAPTED:
+        return life.names.wrap(syscall)
+    if syscall.op not in ABOUT_AGENTS and syscall.op is not Op.THINK:
+        return syscall
     prepare = syscall.prepare
     assert prepare is not None, "all of these need rights"
 
@@ -149,9 +150,7 @@ def name_itself(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any
             own[key] = caller.name
         elif type(value) is int and value == life.id:
             own[key] = caller.id
-    if not own:
-        return request
-    return replace(request, **own) if isinstance(request, msgspec.Struct) else attrs.evolve(request, **own)
+    return change(request, own)
 
 
 def ask_model(request: ThinkRequest, model: str) -> ThinkRequest:

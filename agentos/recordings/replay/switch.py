@@ -1,7 +1,7 @@
 """Up to where a recording answers, what comes then, and answers that are others than the recorded ones."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -27,16 +27,18 @@ class Switch:
     """Calls whose begin has a number below ``until`` are answered from the recording; all without it.
 
     The rest is ``live``, or the replay ends there. ``edited`` are the numbers of calls that have another answer. Live
-    questions are asked of ``model``.
+    questions are asked of ``model``. Those ``in_flight``, which another life's part of a tree hasn't seen, aren't
+    answered.
     """
 
     until: int | None = None
     live: bool = False
     edited: frozenset[int] = frozenset()
     model: str | None = None
+    in_flight: frozenset[int] = frozenset()
 
     def is_before(self, call: RecordedCall) -> bool:
-        return self.until is None or call.begin < self.until
+        return (self.until is None or call.begin < self.until) and call.begin not in self.in_flight
 
 
 def plan_switch(
@@ -91,14 +93,15 @@ def is_of_own_key(call: RecordedCall) -> bool:
     return call.call in OF_KEYS and "agent" in (call.request.get("scope"), (call.reply or {}).get("scope"))
 
 
-def list_losses(calls: Sequence[RecordedCall], switch: Switch, life: Life) -> Sequence[str]:
-    """What the live part doesn't find as it was, in sentences."""
+def list_losses(calls: Sequence[RecordedCall], switch: Switch, life: Life, kept: Collection[int] = ()) -> Sequence[str]:
+    """What the live part doesn't find as it was, in sentences; the effects of the calls ``kept`` are there."""
     done = [call for call in calls if switch.is_before(call) and call.reply and call.reply.get("success") is True]
     commands, found = sum(call.call == "EXEC" for call in done), list[str]()
     why = life.lost or ("the recording has none of them" if life.start is None else None)
     if commands and why is not None:
         found.append(f"commands of EXEC that aren't run: {commands}; files that they changed aren't there: {why}")
-    effects = Counter(call.call for call in done if call.call in EFFECTS and not is_of_own_key(call))
+    lost = (call for call in done if call.call in EFFECTS and call.begin not in kept and not is_of_own_key(call))
+    effects = Counter(call.call for call in lost)
     if switch.live and effects:
         named = ", ".join(f"{name} ({count})" for name, count in sorted(effects.items()))
         found.append(f"answered and not done, so that the live part finds the state of today: {named}")

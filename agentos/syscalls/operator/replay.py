@@ -1,14 +1,17 @@
 """Handlers of REPLAY_START, REPLAY_STATUS and REPLAY_STOP."""
 
+import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import attrs
+import trio
 from attrs import frozen
 
 from agentos.access.callers import Callers
@@ -22,11 +25,11 @@ from agentos.recordings.format import NAME
 from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.masks import BadMask, join_masks
 from agentos.recordings.matching import Difference
-from agentos.recordings.reader import BadRecording, Recording, read_recording
+from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder.commands import CommandFiles
 from agentos.recordings.recorder.recorder import Recorder
-from agentos.recordings.replay.agent import SUFFIX as REPLAY_SUFFIX
 from agentos.recordings.replay.agent import (
+    FORK_SUFFIX,
     AgentReplay,
     choose_life,
     choose_name,
@@ -35,15 +38,19 @@ from agentos.recordings.replay.agent import (
     find_directory,
     find_spec,
 )
+from agentos.recordings.replay.agent import SUFFIX as REPLAY_SUFFIX
 from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
 from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
-from agentos.recordings.replay.letters import find_letters
+from agentos.recordings.replay.letters import Letters, find_letters
 from agentos.recordings.replay.life import LifeReplay, check_size, load_calls
 from agentos.recordings.replay.progress import Progress, Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
 from agentos.recordings.replay.switch import is_of_own_key, list_losses, plan_switch
 from agentos.recordings.replay.text import TextReplay, read_entries
-from agentos.recordings.replay.tree import MAX_LIVES, TreeReplay, split_lives
+from agentos.recordings.replay.tree.cut import Member, find_cut, read_calls
+from agentos.recordings.replay.tree.fork import Branch, TreeFork
+from agentos.recordings.replay.tree.lives import MAX_LIVES, TreeReplay, split_lives
+from agentos.recordings.replay.tree.names import TreeNames
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import replay as calls
@@ -91,7 +98,7 @@ class ReplayCalls:
 
         return Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
 
-    async def _open(self, caller: Caller, path: str, request: calls.ReplayStart) -> AgentReplay | TreeReplay:
+    async def _open(self, caller: Caller, path: str, request: calls.ReplayStart) -> Replay:
         code = request.code
         place = Path(path) if os.path.isabs(path) else self.recorder.directory / f"{path}{DIRECTORY_SUFFIX}"
         if not os.path.isabs(path) and not NAME.fullmatch(path):
@@ -101,6 +108,8 @@ class ReplayCalls:
         try:
             recording = await run_in_thread(read_recording, place)
             is_tree = request.agent is None and len(recording.manifest.lives) > 1
+            if is_tree and request.then == "live":
+                return await self._open_tree(caller, recording, request)
             if is_tree and all(getattr(request, name) is None for name in FORK_FIELDS):
                 return await self._open_all(caller, recording, request)
             return await self._open_one(caller, recording, request.agent, request)
@@ -134,14 +143,19 @@ class ReplayCalls:
         agent: str | None,
         request: calls.ReplayStart,
         taken: set[str] | None = None,
+        member: Member | None = None,
     ) -> AgentReplay:
-        """The replay of one life; its name is none of those ``taken``, and becomes one."""
-        code, life = request.code, choose_life(recording, agent)
-        found = await run_in_thread(load_calls, recording, life)
-        switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
+        """The replay of one life; its name is none of those ``taken``, and becomes one. ``member``: it is of a fork."""
+        code, life = request.code, member.life if member is not None else choose_life(recording, agent)
+        found = member.calls if member is not None else await run_in_thread(load_calls, recording, life)
+        until, edits = (request.until, request.edits or {}) if member is None else limit_switch(member, request)
+        switch, found = plan_switch(found, until, request.then, edits, request.model)
+        if member is not None:
+            switch = attrs.evolve(switch, in_flight=member.in_flight)
         if request.hold is not None and not switch.live:
             raise BadRequest('hold: expected only with then = "live"')
-        spec = find_spec(self.callers.registry, life.agent, switch.live)
+        is_declared = switch.live and (member is None or member.parent is None)
+        spec = find_spec(self.callers.registry, life.agent, is_declared)
         overlays, directory = self.snapshots.overlays, find_directory(spec, switch.live)
         start, notes = await find_start(self.snapshots, life, describe_files(directory))
         if start is not None:
@@ -152,36 +166,74 @@ class ReplayCalls:
         facts = recording.manifest.agents.get(life.agent)
         masks = join_masks(recording.manifest.masks, self.recorder.settings.masks)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
+        number = member.number if member is not None else number
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live, masks=masks)
         told.hash_seed = life.hash_seed
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
+        kept = member.kept if member is not None else ()
         lacks = [f"the recording was given away without {one}" for one in recording.manifest.lacks]
-        told.progress.notes += [*lacks, *notes, *list_losses(found, switch, life)]
+        told.progress.notes += [
+            *lacks,
+            *notes,
+            *list_losses(found, switch, life, kept),
+        ]
         keys = None
         if switch.live:
-            own = await run_in_thread(os.path.samefile, recording.path.parent, self.recorder.directory)
-            letters = find_letters(found, switch, own)
-            origin = f"{recording.manifest.name}@{switch.until}"
-
-            def go_live(caller: Caller) -> None:
-                letters.put(self.callers.mail, caller)
-                self.recorder.note_forked(caller, origin)
-
-            told.deliver = go_live
-            told.progress.notes += letters.notes
-            kept = await self.snapshots.read_keys(start) if start is not None else []
-            keys = ScratchKeys(self.snapshots.kept.state, build_keys(kept, found, switch, time.time()))
+            if member is None:
+                letters = find_letters(found, switch, await self._is_own(recording))
+                told.deliver = partial(self._deliver, f"{recording.manifest.name}@{switch.until}", letters=letters)
+                told.progress.notes += letters.notes
+            had = await self.snapshots.read_keys(start) if start is not None else []
+            keys = ScratchKeys(self.snapshots.kept.state, build_keys(had, found, switch, time.time()))
             told.progress.notes += [ONLY_SHOWN] if start is None and any(map(is_of_own_key, found)) else []
             left = await run_in_thread(overlays.store.list_names)  # files of former forks
             # Nothing is awaited from here on until it runs.
-            spec = choose_name(spec, lambda name: name in left or self._is_taken(name))
+            spec = choose_name(spec, lambda name: name in left or name in (taken or ()) or self._is_taken(name))
         if taken is not None:
             spec = choose_name(spec, lambda name: name in taken or self.callers.registry.is_taken(name))
             taken.add(spec.name)
         files = StartFiles(self.snapshots, start, switch.live) if start is not None else None
         hold, flush = bool(request.hold), self.recorder.queue.flush
         return AgentReplay(self.supervision, self.callers, spec, told, caller, flush, hold, files, keys)
+
+    async def _open_tree(self, caller: Caller, recording: Recording, request: calls.ReplayStart) -> TreeFork:
+        """The fork of all lives of a recording at one number of its order."""
+        if request.hold is not None or request.code is not None:
+            raise BadRequest("hold, code: expected only with agent, where a recording has several lives")
+        if not await self._is_own(recording):
+            raise BadRequest("path: only a recording of this kernel's own directory can be forked with all its lives")
+        found = await run_in_thread(read_calls, recording)
+        last = max((call.end for call in found), default=0)
+        if request.until is None or not 1 <= request.until <= last + 1:
+            raise BadRequest(f"until: the last call of the recording ends at {last}: expected 1 to {last + 1}")
+        edited = check_edits(found, request.edits or {}, request.until)
+        cut = await run_in_thread(find_cut, recording.manifest, found, request.until, edited)
+        names, gate, taken = TreeNames(self.callers.registry, cut.gone), trio.Event(), set[str]()
+        branches = dict[str, Branch]()
+        deliver = partial(self._deliver, f"{recording.manifest.name}@{request.until}")
+        name = f"{recording.manifest.name}{FORK_SUFFIX}"
+        fork = TreeFork("", branches, names, gate, deliver)
+        for member in cut.members:
+            replay = await self._open_one(caller, recording, None, request, taken, member)
+            replay.life.names, replay.life.gate = names, gate
+            replay.parent = partial(fork.find_agent, member.parent)
+            letters = Letters(cut.at, member.waiting, member.later)
+            replay.progress.notes += letters.notes
+            branches[member.life.agent] = Branch(member, replay, letters)
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        fork.name = next(one for one in itertools.chain([name], numbered) if not self.replays.is_known(one))
+        return fork
+
+    async def _is_own(self, recording: Recording) -> bool:
+        return await run_in_thread(os.path.samefile, recording.path.parent, self.recorder.directory)
+
+    def _deliver(
+        self, origin: str, caller: Caller, letters: Letters, find: Callable[[Any], Any] = lambda recorded: recorded
+    ) -> None:
+        """An agent goes live from ``origin`` with what waited in its mailbox."""
+        letters.put(self.callers.mail, caller, find)
+        self.recorder.note_forked(caller, origin)
 
     def _is_taken(self, name: str) -> bool:
         return self.callers.registry.is_taken(name) or self.replays.is_known(name)
@@ -194,7 +246,10 @@ class ReplayCalls:
                 progress=round(now.fraction, 4),
                 current_entry=now.current,
                 recording=now.recording,
-                lives=[calls.LifeProgress(life=life, **_describe(one)) for life, one in now.lives.items()],
+                lives=[
+                    calls.LifeProgress(life=life, agent=one.agent, recording=one.recording, **_describe(one))
+                    for life, one in now.lives.items()
+                ],
                 calls=_list_made(now) if request.calls else None,
             )
 
@@ -229,6 +284,23 @@ def count_calls(recording: Recording) -> Counter[str]:
     """How many calls each life has. Reads the file."""
     check_size(recording)
     return Counter(call.life for call in recording.calls())
+
+
+def limit_switch(member: Member, request: calls.ReplayStart) -> tuple[int, dict[str, Any]]:
+    """Of a fork's ``until`` and ``edits`` those that are about one life."""
+    numbers = {str(call.begin) for call in member.calls}
+    last = max((call.begin for call in member.calls), default=0)
+    edits = {key: reply for key, reply in (request.edits or {}).items() if key in numbers}
+    return min(request.until or 1, last + 1), edits
+
+
+def check_edits(found: Sequence[RecordedCall], edits: Mapping[str, Any], until: int) -> set[int]:
+    """The numbers of the edited calls. Raises ``BadRequest`` for one that isn't there, or isn't before ``until``."""
+    numbers = {str(call.begin): call.begin for call in found if call.begin < until}
+    for key in edits:
+        if key not in numbers:
+            raise BadRequest(f"edits.{key[:40]}: the recording has no call with this number before {until}")
+    return {numbers[key] for key in edits}
 
 
 def _list_made(progress: Progress) -> list[calls.ReplayedCall]:

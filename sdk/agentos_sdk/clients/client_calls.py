@@ -523,8 +523,9 @@ class Calls:
         With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what
         follows: ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are
         other answers of THINK by the call's number, such as ``{"12": {"content": "no"}}``. Live questions are asked
-        of ``model``, if it is given. What goes on live is recorded; with ``hold`` its files stay in an overlay, and
-        its jail is there for commands after its end, until it is killed.
+        of ``model``, if it is given. With ``live``, several lives and no ``agent`` all go on together, once each
+        has come to the number ``until`` of the recording's order. What goes on live is recorded; with ``hold`` its
+        files stay in an overlay, and its jail is there for commands after its end, until it is killed.
         """
         return self._make_call(0x73, locals())
 

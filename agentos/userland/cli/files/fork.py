@@ -17,6 +17,7 @@ from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_opti
 @click.option("--model", "models", multiple=True, help="Of REC@N: ask this model; may be repeated.")
 @click.option("--times", type=click.IntRange(1, 100), default=1, help="Of REC@N: how often, each model.")
 @click.option("--check", metavar="COMMAND", help="Of REC@N: judges each: a command line, run in its jail.")
+@click.option("--tree", is_flag=True, help="Of REC@N: all agents of the recording go on live at that moment.")
 @click.option("--yes", is_flag=True, help="Of REC@N: go on live without asking.")
 @click.option("-n", "--count", type=click.IntRange(1, 32), help="How many: 1 without it, or one for each --name.")
 @click.option("--name", "names", multiple=True, help="Call them so, and not NAME-1, NAME-2 ...; may be repeated.")
@@ -30,6 +31,7 @@ def fork(
     models: tuple[str, ...],
     times: int,
     check: str | None,
+    tree: bool,
     yes: bool,
     count: int | None,
     names: tuple[str, ...],
@@ -44,9 +46,10 @@ def fork(
     Or MOMENT is REC@N, the N-th question of a recording: the program runs again, gets the recorded answers up to there,
     and goes on live, at most ten at once; a table compares what comes of them. What it does then is done for real, with
     the rights that are printed. The exit status is 0 if one has passed --check, or without it came to the question as
-    recorded.
+    recorded. With --tree all agents of the recording go on live at the moment at which that question was asked, with
+    the messages that were under way.
     """
-    given = edit is not None or say is not None or bool(call) or check is not None or yes
+    given = edit is not None or say is not None or bool(call) or check is not None or yes or tree
     if only:
         if given or count is not None or names:
             raise click.UsageError("--only asks and starts no agents: leave out all but --model and --times")
@@ -58,6 +61,12 @@ def fork(
         from agentos.userland.cli.recordings.fork import choose_answer, fork_life
 
         answer = choose_answer(edit, say, call)
+        if tree:
+            from agentos.userland.cli.recordings.fork_tree import fork_tree
+
+            if check is not None:
+                raise click.UsageError("--check judges one agent's files: leave it out, or --tree")
+            sys.exit(fork_tree(moment, answer, models, times, yes, socket_path, as_json))
         sys.exit(fork_life(moment, answer, models, times, check, yes, socket_path, as_json))
     if given or models or times > 1:
         raise click.UsageError("--count and --name are of snapshots: REC@N has --times and --model")

@@ -1,6 +1,7 @@
 """The calls of a recording as those of `agentos trace`. No I/O."""
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentos.recordings.format import Life
@@ -9,13 +10,13 @@ from agentos.userland.cli.top.trace_lives import Think, Trace, TracedCall
 from agentos.userland.recordings.calls import describe_call, describe_contents
 
 
-def trace_calls(life: Life, calls: Iterable[RecordedCall], most: int) -> Trace:
-    """The last calls of a life."""
+def trace_calls(life: Life, calls: Iterable[RecordedCall], most: int, asked: Sequence[int]) -> Trace:
+    """The last calls of a life. ``asked`` are the begins of the recording's questions, by which these are numbered."""
     found = Trace(life.began, most)
     for call in calls:
         entry = describe_call(call)
         found.seen_until = max(found.seen_until, entry["at"])
-        think = _describe_think(call) if call.call == "THINK" else None
+        think = _describe_think(call, bisect_right(asked, call.begin)) if call.call == "THINK" else None
         kept = describe_contents(call) if think is not None else None
         start = max(0.0, call.at - life.began)
         found.calls[call.begin] = TracedCall(entry, start, entry["duration"], think, kept)
@@ -25,7 +26,7 @@ def trace_calls(life: Life, calls: Iterable[RecordedCall], most: int) -> Trace:
     return found
 
 
-def _describe_think(call: RecordedCall) -> Think:
+def _describe_think(call: RecordedCall, number: int) -> Think:
     reply = call.reply or {}
     usage: Mapping[str, Any] = reply.get("usage") or {}
     queued = reply.get("queued_ms")
@@ -36,4 +37,5 @@ def _describe_think(call: RecordedCall) -> Think:
         usage.get("output", 0) + usage.get("thinking", 0) if usage else None,
         reply.get("cost"),
         None if queued is None else queued / 1000,
+        number=number,
     )

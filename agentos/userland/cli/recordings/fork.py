@@ -178,7 +178,7 @@ class Forks:
                     free.acquire()
                     begun = client.replay_start(**{**self._fields, "model": model})
                     if not begun["success"]:
-                        raise Failed(self._explain(begun["error"]), begun)
+                        raise Failed(explain(begun["error"], self._answer, self._recorded.begin), begun)
                     names.append(begun["name"])
                     running.append(pool.submit(self._follow, begun["name"], model))
                     running[-1].add_done_callback(lambda done: free.release())
@@ -208,13 +208,6 @@ class Forks:
         why = checked.why if status is None else "" if status == 0 else checked.output
         return evolve(found, verdict=checked.verdict, why=why, exit_code=status, is_good=status == 0)
 
-    def _explain(self, error: str) -> str:
-        """What is wrong with the answer, by where it is from."""
-        if self._answer is None:
-            return error
-        field = f"edits.{self._recorded.begin}"
-        return error.replace(f"{field}.", f"{self._answer.source}: ").replace(field, self._answer.source)
-
     def _describe(self, name: str, model: str, ended: Mapping[str, Any]) -> Fork:
         verdict, why = ended["verdict"], ended["divergence"] or ended["error"] or ""
         if ended["recording"] is None:
@@ -240,6 +233,14 @@ class Forks:
         use = sum_use(call for call in self._former if not self._is_before(call))
         model = str(self._recorded.request.get("model", ""))
         return [f"{self._recorded.life} (recorded)", model, "-", *format_use(use.cost, use.tokens), "-", end]
+
+
+def explain(error: str, answer: Answer | None, number: int) -> str:
+    """What is wrong with the answer to the question with this number, by where it is from."""
+    if answer is None:
+        return error
+    field = f"edits.{number}"
+    return error.replace(f"{field}.", f"{answer.source}: ").replace(field, answer.source)
 
 
 def format_use(cost: float | None, tokens: int) -> list[str]:

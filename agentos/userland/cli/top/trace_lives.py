@@ -67,6 +67,7 @@ class Think:
     queued: float | None
     currency: str | None = None
     left_out: str | None = None  # what its program asked for and the model wasn't offered
+    number: int | None = None  # among the questions of a recording
 
 
 @define

@@ -92,7 +92,7 @@ def describe(call: TracedCall) -> str:
 def describe_think(call: TracedCall) -> str:
     think = call.think
     assert think is not None, "it is a question"
-    parts = []
+    parts = [] if think.number is None else [f"question {think.number}"]
     if think.queued is not None and think.queued >= SHOWN_WAIT:
         parts.append(f"waited {format_duration(think.queued)}")
     if think.tokens_in is not None:

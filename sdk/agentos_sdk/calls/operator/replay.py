@@ -36,7 +36,8 @@ class ReplayStart(Request[ReplayStarted]):
     With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what follows:
     ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are other answers of
     THINK by the call's number, such as ``{"12": {"content": "no"}}``. Live questions are asked of ``model``, if it is
-    given. What goes on live is recorded; with ``hold`` its files stay in an overlay, and its jail is
+    given. With ``live``, several lives and no ``agent`` all go on together, once each has come to the number ``until``
+    of the recording's order. What goes on live is recorded; with ``hold`` its files stay in an overlay, and its jail is
     there for commands after its end, until it is killed.
     """
 
@@ -66,7 +67,10 @@ class Drift:
 
 @record
 class LifeProgress:
-    """One of several lives that are replayed; fields as in :class:`ReplayProgress`."""
+    """One of several lives that are replayed; fields as in :class:`ReplayProgress`.
+
+    ``agent`` is the one that goes on live in its place, if it is forked.
+    """
 
     life: str
     state: ReplayState
@@ -80,6 +84,8 @@ class LifeProgress:
     masks: dict[str, int]
     sealed: int
     notes: Sequence[str]
+    recording: str | None = None
+    agent: str | None = None
 
 
 @record

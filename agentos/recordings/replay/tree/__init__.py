@@ -1,0 +1,1 @@
+"""Trees of agents: recorded lives that are lived again together."""

@@ -27,7 +27,6 @@ from agentos.config.schema import (
     DashboardTable,
     FileTable,
     KernelSettings,
-    LogTable,
     NotifyTable,
     RecordingTable,
     RootTable,
@@ -38,7 +37,7 @@ from agentos.config.schema import (
 from agentos.config.tables.http import HttpTable, read_http
 from agentos.config.tables.llm import LLMTable, check_prices, read_llm
 from agentos.config.tables.permissions import read_agent_permissions, read_permissions
-from agentos.config.tables.telemetry import MetricsTable, OtelTable, read_metrics, read_otel
+from agentos.config.tables.telemetry import MetricsTable, read_metrics, read_otel
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
@@ -81,7 +80,7 @@ def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
 
 PLACES = {
     "kernel": KernelSettings,
-    "logs": LogTable,
+    "logs": LogSettings,
     "storage": StorageTable,
     "recording": RecordingTable,
     "approvals": ApprovalTable,
@@ -91,7 +90,7 @@ PLACES = {
     "http": HttpTable,
     "mcp": McpTable,
     "metrics": MetricsTable,
-    "otel": OtelTable,
+    "otel": OtelSettings,
     "supervisor": RootTable,
 }
 
@@ -141,7 +140,7 @@ class Builder(Reader):
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         self._image = kernel.image
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
-        self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
+        self.logs = self._read_logs(self.read(LogSettings, file.logs, ("logs",)))
         self.storage = self.read(StorageTable, file.storage, ("storage",)).table
         self.recording = self._read_recording(self.read(RecordingTable, file.recording, ("recording",)))
         self.http = read_http(self, file.http)
@@ -168,7 +167,7 @@ class Builder(Reader):
         return {secret.name: secret for secret in self.http.secrets}
 
     def _read_logs(self, read: ReadTable) -> LogSettings:
-        settings = LogSettings(**read.present_fields())
+        settings: LogSettings = read.table
         if settings.max_total < LOG_FILES * settings.max_file_size and not read.invalid:
             least = f"at least {LOG_FILES} times max_file_size, which is {settings.max_file_size:,} bytes"
             self.add_mistake(read, f"expected {least}, got {settings.max_total:,} bytes", "max_total")

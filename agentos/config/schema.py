@@ -34,7 +34,6 @@ from agentos_sdk.encoding.codec import Rule, Seconds, Size
 from agentos_sdk.values import Backoff, Limits, Share
 from supervisors.strategy import AutoShutdown, Restart
 
-MIN_LOG_FILE = 64 << 10  # bytes
 MIN_STORAGE = 64 << 20  # bytes; the audit log takes 14 MiB of them at its beginning
 MIN_RECORDINGS = 1 << 20  # bytes
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
@@ -93,18 +92,6 @@ class KernelSettings:
     stop_timeout: Patience = Seconds(STOP_TIMEOUT)
     waive: Sequence[Limit] = ()
     uids: UidRange = UidRange()
-
-
-FileSize = Annotated[Size, Rule(lambda size: size >= MIN_LOG_FILE, "a size of at least 64K")]
-
-
-@frozen(kw_only=True)
-class LogTable:
-    """``[logs]``: the log on disk. Sizes are bytes."""
-
-    max_file_size: FileSize | None = None
-    max_age: Annotated[Seconds, Rule(lambda seconds: seconds >= 60, "a duration of at least 1m")] | None = None
-    max_total: Size | None = None
 
 
 @frozen(kw_only=True)

@@ -1,12 +1,14 @@
 """The ``[llm]`` section of a configuration file: provider, timeouts, retries, queue limits, prices and budgets."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from attrs import frozen
 from msgspec import Struct
 
 from agentos.services.quotas import Quota, make_quotas
+from agentos_sdk.encoding.codec import Rule, Seconds
 from agentos_sdk.values import LLMClass
 
 from .queue.fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
@@ -14,6 +16,14 @@ from .queue.fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
 ProviderName = Literal["offline", "gemini", "openai", "anthropic"]
 CassetteMode = Literal["replay", "record", "extend", "prune"]
 """Answers come from the cassette; it is made anew; what it lacks is added; unused answers are removed at the end."""
+Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
+Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
+Factor = Annotated[float, Rule(lambda factor: 1 <= factor <= 10, "a number from 1 to 10")]
+if TYPE_CHECKING:  # settings are made of plain numbers, too
+    Pause: TypeAlias = float
+    Patience: TypeAlias = float
+else:
+    Pause, Patience = Seconds, Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
 
 
 class Price(Struct, frozen=True):
@@ -30,16 +40,18 @@ class Price(Struct, frozen=True):
     cache_creation_1h: float | None = None
 
 
-class Timeouts(Struct, frozen=True):
+@frozen
+class Timeouts:
     """Seconds: to connect, to the first piece of an answer, between two pieces, and for the whole answer."""
 
-    connect: float = 10.0
-    first_token: float = 120.0
-    idle: float = 60.0
-    total: float = 600.0
+    connect: Patience = 10.0
+    first_token: Patience = 120.0
+    idle: Patience = 60.0
+    total: Patience = 600.0
 
 
-class Retry(Struct, frozen=True):
+@frozen
+class Retry:
     """How often a request is attempted, and how long the pauses between attempts are: exponential, with jitter.
 
     ``first`` and ``max`` are seconds. While the provider answers 429, a request is retried for ``patience`` seconds and
@@ -48,17 +60,18 @@ class Retry(Struct, frozen=True):
     seconds; then one request probes the provider.
     """
 
-    attempts: int = 5
-    patience: float = 120.0
-    first: float = 0.5
-    factor: float = 2.0
-    max: float = 30.0
-    jitter: float = 0.25
-    breaker: int = 12
-    cooldown: float = 10.0
+    attempts: Count = 5
+    patience: Pause = 120.0
+    first: Patience = 0.5
+    factor: Factor = 2.0
+    max: Patience = 30.0
+    jitter: Chance = 0.25
+    breaker: Count = 12
+    cooldown: Pause = 10.0
 
 
-class OfflineSettings(Struct, frozen=True):
+@frozen
+class OfflineSettings:
     """Settings of the offline provider.
 
     ``rules`` is a TOML file's absolute path. Seconds: ``base`` per request, ``per_input`` and ``per_output`` per token.
@@ -66,10 +79,10 @@ class OfflineSettings(Struct, frozen=True):
     """
 
     rules: str | None = None
-    base: float = 0.0
-    per_input: float = 0.0
-    per_output: float = 0.0
-    faults: float = 0.0
+    base: Pause = 0.0
+    per_input: Pause = 0.0
+    per_output: Pause = 0.0
+    faults: Chance = 0.0
     seed: int = 0
 
 
@@ -91,17 +104,18 @@ class ProviderSettings(Struct, frozen=True):
 Capability = Literal["images", "tools", "schema"]
 
 
-class ModelLimits(Struct, frozen=True):
+@frozen
+class ModelLimits:
     """``rpm`` and ``tpm``: requests and tokens per minute at most. ``lacks`` is what the model can't do.
 
     ``first_token``: seconds to the first piece of an answer; ``idle``: between two pieces; ``None``: that of
     :class:`Timeouts`.
     """
 
-    rpm: int | None = None
-    tpm: int | None = None
-    first_token: float | None = None
-    idle: float | None = None
+    rpm: Count | None = None
+    tpm: Count | None = None
+    first_token: Patience | None = None
+    idle: Patience | None = None
     lacks: Sequence[Capability] = ()
 
 

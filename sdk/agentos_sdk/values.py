@@ -302,3 +302,68 @@ class KeptQuestion:
     queued_ms: float
     first_token_ms: float | None
     latency_ms: float
+
+
+@frozen(kw_only=True)
+class CgroupMemory:
+    """``events`` are counts by Linux's names: ``max`` the limit was reached, ``oom_kill`` a process was killed."""
+
+    current_bytes: int | None
+    peak_bytes: int | None
+    limit_bytes: int | None
+    events: Mapping[str, int] | None
+
+
+@frozen(kw_only=True)
+class CgroupCpu:
+    """``limit`` is in cores. In ``throttled_periods`` of ``periods`` the limit was reached."""
+
+    usage_seconds: float | None
+    throttled_seconds: float | None
+    throttled_periods: int | None
+    periods: int | None
+    limit: float | None
+    weight: int | None
+
+
+@frozen(kw_only=True)
+class CgroupPids:
+    """Processes and threads; ``refused`` counts forks that the limit refused."""
+
+    current: int | None
+    peak: int | None
+    limit: int | None
+    refused: int | None
+
+
+@frozen(kw_only=True)
+class CgroupIo:
+    read_bytes: int | None
+    written_bytes: int | None
+
+
+@frozen(kw_only=True)
+class CgroupPressure:
+    """Shares of the last 10, 60 and 300 seconds, 0 to 1, in which at least one task, or all, waited for a resource."""
+
+    some: Sequence[float]
+    some_seconds: float
+    full: Sequence[float] | None
+    full_seconds: float | None
+
+
+@frozen(kw_only=True)
+class CgroupMetrics:
+    """The counters and limits of one agent's control group, with those of the agents that it spawned in it.
+
+    ``io`` and ``pressure``, by resource, are of version 2, where the host has them.
+    """
+
+    agent_id: int
+    name: str
+    version: int
+    memory: CgroupMemory
+    cpu: CgroupCpu
+    pids: CgroupPids
+    io: CgroupIo
+    pressure: Mapping[str, CgroupPressure] | None

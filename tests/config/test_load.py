@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import astuple
 
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.config.load import Config, ConfigError, load
@@ -280,7 +281,7 @@ def test_supervisors_may_be_nested_deeply(home: Path) -> None:
 @pytest.mark.usefixtures("home")
 def test_the_log_on_disk_has_bounds_that_fit_together() -> None:
     found = loaded('[logs]\nmax_file_size = "1M"\nmax_age = "7d"\nmax_total = "64M"\n').logs
-    assert (found.max_file_size, found.max_age, found.max_total) == (1 << 20, 7 * 86400, 64 << 20)
+    assert astuple(found) == (1 << 20, 7 * 86400, 64 << 20)
 
     assert said('[logs]\nmax_file_size = "1M"\nmax_total = "2M"\nmax_age = "1s"\nmax_size = 1\n') == [
         "agentos.toml:4: logs.max_age: expected a duration of at least 1m, got '1s'",

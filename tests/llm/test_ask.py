@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 import trio
+from attrs import evolve
 from msgspec.structs import replace
 from trio.testing import MockClock
 
@@ -453,7 +454,7 @@ async def test_pauses_of_a_model_and_their_ends_are_published_when_they_happen(a
 
 async def test_a_model_whose_provider_fails_is_available_again_when_it_has_answered(autojump_clock: MockClock) -> None:
     published, provider = list[Event](), Scripted([[Failing("500")]] * 6 + [["yes"]])
-    way = asking(provider, replace(RETRY, attempts=1))
+    way = asking(provider, evolve(RETRY, attempts=1))
     way.models.publish = published.append
 
     async with trio.open_nursery() as nursery:

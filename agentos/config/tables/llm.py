@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from msgspec.structs import replace
 
 from agentos.agents.builder import NO_PRICES, build_quotas, describe_missing_price
@@ -13,26 +13,14 @@ from agentos.config.reader import Reader, ReadTable
 from agentos.config.toml_lines import Keys
 from agentos.llm.models.prices import find_price, prices_of
 from agentos.llm.providers.offline_rules import BadRules, read_rules
-from agentos.llm.settings import (
-    LLMSettings,
-    OfflineSettings,
-    Price,
-    ProviderName,
-    Retry,
-    Timeouts,
-    is_url,
-)
+from agentos.llm.settings import Count, LLMSettings, OfflineSettings, Patience, Price, ProviderName, Retry, Timeouts
 from agentos.services.quotas import Quota
 from agentos_sdk.encoding.codec import Rule, Seconds
 from agentos_sdk.values import FEW_LINES, Budget, Money
 
-from .llm_routes import read_routes
+from .llm_routes import Url, read_routes
 
-Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
-Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
-Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
 Context = Annotated[int, Rule(lambda number: 1000 <= number <= 10**9, "a number of tokens from 1000 up")]
-Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
 
 @frozen(kw_only=True)
@@ -44,42 +32,6 @@ class PriceTable:
     cache_read: Money | None = None
     cache_creation: Money | None = None
     cache_creation_1h: Money | None = None
-
-
-@frozen(kw_only=True)
-class TimeoutsTable:
-    """``timeouts = {...}``: see ``agentos.llm.settings.Timeouts``."""
-
-    connect: Patience | None = None
-    first_token: Patience | None = None
-    idle: Patience | None = None
-    total: Patience | None = None
-
-
-@frozen(kw_only=True)
-class RetryTable:
-    """``retry = {...}``: see ``agentos.llm.settings.Retry``."""
-
-    attempts: Count | None = None
-    patience: Seconds | None = None
-    first: Patience | None = None
-    factor: Annotated[float, Rule(lambda factor: 1 <= factor <= 10, "a number from 1 to 10")] | None = None
-    max: Patience | None = None
-    jitter: Chance | None = None
-    breaker: Count | None = None
-    cooldown: Seconds | None = None
-
-
-@frozen(kw_only=True)
-class OfflineTable:
-    """``[llm.offline]``: see ``agentos.llm.settings.OfflineSettings``; ``rules`` is a path."""
-
-    rules: str | None = None
-    base: Seconds | None = None
-    per_input: Seconds | None = None
-    per_output: Seconds | None = None
-    faults: Chance | None = None
-    seed: int | None = None
 
 
 @frozen(kw_only=True)
@@ -113,24 +65,18 @@ class LLMTable:
     cassette: str | None = None
 
 
-TABLES: Sequence[tuple[str, type, type]] = (
-    ("timeouts", TimeoutsTable, Timeouts),
-    ("retry", RetryTable, Retry),
-    ("offline", OfflineTable, OfflineSettings),
-)
+TABLES: Mapping[str, type] = {"timeouts": Timeouts, "retry": Retry, "offline": OfflineSettings}
 
 
 def read_llm(reader: Reader, data: object) -> LLMSettings:
     """Read the ``[llm]`` table."""
     read = reader.read(LLMTable, data, ("llm",))
     routed = ("providers", "aliases", "limits")
-    made: dict[str, Any] = read.present_fields(
-        "prices", "budget", "default_budget", *routed, *(name for name, _, _ in TABLES)
-    )
+    made: dict[str, Any] = read.present_fields("prices", "budget", "default_budget", *routed, *TABLES)
     made |= read_routes(reader, read)
-    for name, table, cls in TABLES:
+    for name, cls in TABLES.items():
         if (found := getattr(read.table, name)) is not None:
-            made[name] = cls(**reader.read(table, found, ("llm", name)).present_fields())
+            made[name] = reader.read(cls, found, ("llm", name)).table
     prices = {}
     for model, price in read.table.prices.items():
         one = reader.read(PriceTable, price, ("llm", "prices", model))
@@ -146,7 +92,7 @@ def read_llm(reader: Reader, data: object) -> LLMSettings:
     rules = reader.resolve_path(settings.offline.rules)
     if rules is not None and rules not in reader.settled:
         check_rules(reader, rules)
-    return replace(settings, offline=replace(settings.offline, rules=rules))
+    return replace(settings, offline=evolve(settings.offline, rules=rules))
 
 
 def check_rules(reader: Reader, file: str) -> None:

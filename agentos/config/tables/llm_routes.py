@@ -9,15 +9,13 @@ from attrs import frozen
 from agentos.config.reader import Reader, ReadTable
 from agentos.llm.models.routes import find_provider, is_pattern
 from agentos.llm.queue.request import MODEL_NAME
-from agentos.llm.settings import Capability, ModelLimits, ProviderName, ProviderSettings, is_url
-from agentos_sdk.encoding.codec import Rule, Seconds
+from agentos.llm.settings import ModelLimits, ProviderName, ProviderSettings, is_url
+from agentos_sdk.encoding.codec import Rule
 
 from .secrets import SOURCE
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 MODEL_PATTERN = re.compile(r"[A-Za-z0-9*?][A-Za-z0-9._:/@+*?-]{0,199}")
-Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
-Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
 Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
 
@@ -33,17 +31,6 @@ class ProviderTable:
     prompt_caching: bool | None = None
 
 
-@frozen(kw_only=True)
-class LimitsTable:
-    """``[llm.limits."MODEL"]``: see ``agentos.llm.settings.ModelLimits``."""
-
-    rpm: Count | None = None
-    tpm: Count | None = None
-    first_token: Patience | None = None
-    idle: Patience | None = None
-    lacks: Sequence[Capability] | None = None
-
-
 def read_routes(reader: Reader, read: ReadTable) -> dict[str, Any]:
     """The fields of ``LLMSettings`` that say which models there are; ``read`` is the table ``[llm]``."""
     providers = {name: _read_provider(reader, name, data) for name, data in read.table.providers.items()}
@@ -54,7 +41,7 @@ def read_routes(reader: Reader, read: ReadTable) -> dict[str, Any]:
         if is_pattern(model) or model in aliases:
             what = "a pattern" if is_pattern(model) else "an alias"
             reader.mistakes.append((("llm", "limits", model), f"expected a model's name, which this isn't: {what}"))
-        limits[model] = ModelLimits(**reader.read(LimitsTable, data, ("llm", "limits", model)).present_fields())
+        limits[model] = reader.read(ModelLimits, data, ("llm", "limits", model)).table
     if providers:
         for name in ("provider", "base_url"):
             if getattr(read.table, name) is not None:

@@ -44,18 +44,10 @@ def read_metrics(reader: Reader, data: object) -> MetricsSettings:
     return MetricsSettings(listen, token_from)
 
 
-@frozen(kw_only=True)
-class OtelTable:
-    """``[otel]``: see ``agentos.telemetry.settings.OtelSettings``."""
-
-    endpoint: str | None = None
-    contents: bool = False
-
-
 def read_otel(reader: Reader, data: object) -> OtelSettings:
     """Read the ``[otel]`` table."""
-    read = reader.read(OtelTable, data, ("otel",))
-    table: OtelTable = read.table
+    read = reader.read(OtelSettings, data, ("otel",))
+    table: OtelSettings = read.table
     if table.endpoint is None:
         return OtelSettings()
     url = urlsplit(table.endpoint)

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from typing import Annotated
 
 import trio
 from attrs import define, field, frozen
@@ -23,6 +24,7 @@ from agentos.finishing import run_and_finish
 from agentos.private_files import display_path, hold_directory
 from agentos.services.events import AgentOutput, AgentOver, Event
 from agentos.threads import Limiter, run_in_thread
+from agentos_sdk.encoding.codec import Rule, Seconds, Size
 
 from .files import KERNEL, FileKey, Line, LogDirectory, LogFile, Origin
 
@@ -39,13 +41,18 @@ DISK_BLOCK = 4096  # bytes of a file on disk are a multiple of it
 RECORD_BYTES = 64  # of each line in the file, beside its text
 
 
+MIN_FILE = 64 << 10  # bytes
+FileSize = Annotated[Size, Rule(lambda size: size >= MIN_FILE, "a size of at least 64K")]
+Age = Annotated[Seconds, Rule(lambda seconds: seconds >= 60, "a duration of at least 1m")]
+
+
 @frozen
 class LogSettings:
-    """Sizes are bytes, ``max_age`` is seconds."""
+    """``[logs]``: sizes are bytes, ``max_age`` is seconds."""
 
-    max_file_size: int = 8 << 20
-    max_age: float = 30 * 86400.0
-    max_total: int = 1 << 30
+    max_file_size: FileSize = Size(8 << 20)
+    max_age: Age = Seconds(30 * 86400.0)
+    max_total: Size = Size(1 << 30)
 
 
 @define(eq=False)

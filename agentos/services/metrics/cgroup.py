@@ -2,100 +2,55 @@
 
 from typing import Final
 
-from msgspec import Struct
-
-from agentos.sandbox.cgroups import files, v1, v2
+from agentos.sandbox.cgroups import files, v2
 from agentos.sandbox.cgroups.discover import Group
-from agentos.sandbox.cgroups.values import EnforcedLimits
+from agentos_sdk.values import CgroupCpu, CgroupIo, CgroupMemory, CgroupMetrics, CgroupPids, CgroupPressure
 
 RESOURCES: Final = ("cpu", "memory", "io")  # that have a pressure file
 
 
-class Pressure(Struct, frozen=True):
-    """The shares of the last 10, 60 and 300 seconds, 0 to 1, in which tasks waited for a resource; the sum in seconds.
-
-    ``some``: at least one task waited; ``full``: all of them did. See the kernel's documentation of PSI.
-    """
-
-    some: tuple[float, float, float]
-    some_seconds: float
-    full: tuple[float, float, float] | None
-    full_seconds: float | None
-
-
-class CgroupFigures(Struct, frozen=True):
-    """The counters and the enforced limits of a cgroup; what its version or its controllers lack is None.
-
-    ``memory_events`` are by the kernel's names: ``max`` counts how often the limit was reached, ``oom_kill`` how many
-    processes were killed for it.
-    """
-
-    version: int
-    limits: EnforcedLimits
-    memory: int | None
-    memory_peak: int | None
-    memory_events: dict[str, int] | None
-    cpu_seconds: float | None
-    throttled_seconds: float | None
-    throttled_periods: int | None
-    periods: int | None
-    pids: int | None
-    pids_peak: int | None
-    forks_refused: int | None
-    read_bytes: int | None = None
-    written_bytes: int | None = None
-    pressure: dict[str, Pressure] | None = None
-
-
-def read_cgroup(group: Group) -> CgroupFigures:
-    """Read one cgroup; raises ``CgroupError`` if it is being removed."""
-    return _read_v2(group) if isinstance(group, v2.Group) else _read_v1(group)
-
-
-def _read_v2(group: v2.Group) -> CgroupFigures:
-    usage, where = group.usage(), group.directory
-    cpu = files.read_counters(f"{where}/cpu.stat")
-    read, written = _read_io(files.read_optional(f"{where}/io.stat"))
-    pressure = {one: files.read_optional(f"{where}/{one}.pressure") for one in RESOURCES}
-    return CgroupFigures(
-        version=2,
-        limits=group.read_limits(),
-        memory=usage.memory,
-        memory_peak=usage.peak,
-        memory_events=files.read_counters(f"{where}/memory.events") or None,
-        cpu_seconds=usage.cpu_seconds,
-        throttled_seconds=_scaled(cpu.get("throttled_usec"), 1e6),
-        throttled_periods=cpu.get("nr_throttled"),
-        periods=cpu.get("nr_periods"),
-        pids=usage.pids,
-        pids_peak=files.read_number(f"{where}/pids.peak"),
-        forks_refused=files.read_counters(f"{where}/pids.events").get("max"),
-        read_bytes=read,
-        written_bytes=written,
-        pressure={one: parse_pressure(text) for one, text in pressure.items() if text} or None,
-    )
-
-
-def _read_v1(group: v1.Group) -> CgroupFigures:
-    usage, none = group.usage(), "/proc/self/no"
-    memory, cpu, pids = (group.directories.get(name, none) for name in ("memory", "cpu", "pids"))
-    reached = files.read_number(f"{memory}/memory.failcnt")
-    killed = files.read_counters(f"{memory}/memory.oom_control").get("oom_kill")
+def read_cgroup(group: Group, agent_id: int, name: str) -> CgroupMetrics:
+    """Read the cgroup of an agent; raises ``CgroupError`` if it is being removed."""
+    usage, limits, none = group.usage(), group.read_limits(), "/proc/self/no"
+    io, pressure = CgroupIo(read_bytes=None, written_bytes=None), dict[str, CgroupPressure]()
+    if isinstance(group, v2.Group):
+        memory = cpu = pids = group.directory
+        events = files.read_counters(f"{memory}/memory.events")
+        throttled, unit = "throttled_usec", 1e6
+        io = _read_io(files.read_optional(f"{memory}/io.stat"))
+        texts = {one: files.read_optional(f"{memory}/{one}.pressure") for one in RESOURCES}
+        pressure = {one: parse_pressure(text) for one, text in texts.items() if text}
+    else:
+        memory, cpu, pids = (group.directories.get(one, none) for one in ("memory", "cpu", "pids"))
+        reached = files.read_number(f"{memory}/memory.failcnt")
+        killed = files.read_counters(f"{memory}/memory.oom_control").get("oom_kill")
+        events = {one: number for one, number in (("max", reached), ("oom_kill", killed)) if number is not None}
+        throttled, unit = "throttled_time", 1e9
     counted = files.read_counters(f"{cpu}/cpu.stat")
-    events = {name: number for name, number in (("max", reached), ("oom_kill", killed)) if number is not None}
-    return CgroupFigures(
-        version=1,
-        limits=group.read_limits(),
-        memory=usage.memory,
-        memory_peak=usage.peak,
-        memory_events=events or None,
-        cpu_seconds=usage.cpu_seconds,
-        throttled_seconds=_scaled(counted.get("throttled_time"), 1e9),
-        throttled_periods=counted.get("nr_throttled"),
-        periods=counted.get("nr_periods"),
-        pids=usage.pids,
-        pids_peak=files.read_number(f"{pids}/pids.peak"),
-        forks_refused=files.read_counters(f"{pids}/pids.events").get("max"),
+    waited = counted.get(throttled)
+    return CgroupMetrics(
+        agent_id=agent_id,
+        name=name,
+        version=2 if isinstance(group, v2.Group) else 1,
+        memory=CgroupMemory(
+            current_bytes=usage.memory, peak_bytes=usage.peak, limit_bytes=limits.memory, events=events or None
+        ),
+        cpu=CgroupCpu(
+            usage_seconds=usage.cpu_seconds,
+            throttled_seconds=waited / unit if waited is not None else None,
+            throttled_periods=counted.get("nr_throttled"),
+            periods=counted.get("nr_periods"),
+            limit=limits.cpu,
+            weight=limits.weight,
+        ),
+        pids=CgroupPids(
+            current=usage.pids,
+            peak=files.read_number(f"{pids}/pids.peak"),
+            limit=limits.pids,
+            refused=files.read_counters(f"{pids}/pids.events").get("max"),
+        ),
+        io=io,
+        pressure=pressure or None,
     )
 
 
@@ -115,33 +70,25 @@ def read_working_set(group: Group) -> int | None:
     return None if used is None else max(0, used - counted.get(name, 0))
 
 
-def _read_io(text: str | None) -> tuple[int | None, int | None]:
+def _read_io(text: str | None) -> CgroupIo:
     """Bytes read and written on all devices, from lines ``8:0 rbytes=1 wbytes=2 rios=3 ...``."""
-    if text is None:
-        return None, None
-    counted = [dict(word.split("=", 1) for word in line.split()[1:] if "=" in word) for line in text.splitlines()]
-    return tuple(sum(int(one.get(name, 0)) for one in counted) for name in ("rbytes", "wbytes"))  # type: ignore[return-value]
+    lines = text.splitlines() if text is not None else []
+    counted = [dict(word.split("=", 1) for word in line.split()[1:] if "=" in word) for line in lines]
+    read, written = (sum(int(one.get(name, 0)) for one in counted) for name in ("rbytes", "wbytes"))
+    return CgroupIo(read_bytes=None if text is None else read, written_bytes=None if text is None else written)
 
 
-def parse_pressure(text: str) -> Pressure:
+def parse_pressure(text: str) -> CgroupPressure:
     """Parse a pressure file: lines ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0``, in percent and microseconds."""
     found: dict[str, dict[str, float]] = {}
     for line in text.splitlines():
         kind, *words = line.split()
         found[kind] = {name: float(value) for name, _, value in (word.partition("=") for word in words)}
-
-    def shares(kind: str) -> tuple[float, float, float]:
-        ten, sixty, three_hundred = (found[kind][name] / 100 for name in ("avg10", "avg60", "avg300"))
-        return ten, sixty, three_hundred
-
-    full = "full" in found
-    return Pressure(
-        shares("some"),
-        found["some"]["total"] / 1e6,
-        shares("full") if full else None,
-        found["full"]["total"] / 1e6 if full else None,
+    shares = {kind: [one[name] / 100 for name in ("avg10", "avg60", "avg300")] for kind, one in found.items()}
+    full = found.get("full")
+    return CgroupPressure(
+        some=shares["some"],
+        some_seconds=found["some"]["total"] / 1e6,
+        full=shares.get("full"),
+        full_seconds=full["total"] / 1e6 if full is not None else None,
     )
-
-
-def _scaled(number: int | None, unit: float) -> float | None:
-    return None if number is None else number / unit

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import trio
 from attrs import define, evolve, field
+from msgspec.structs import asdict
 
-from agentos.agents.jail.jail import Jail
 from agentos.agents.jail.measured import LifeFigures, read_lives
 from agentos.agents.jail.usage import subtract_own
 from agentos.agents.registry import Agent, Registry
@@ -20,7 +20,7 @@ from agentos.llm.line import Line
 from agentos.llm.queue.states import QueueState
 from agentos.llm.settings import Account, queue_names
 from agentos.sandbox.cgroups.values import CgroupError
-from agentos.services.metrics import cgroup
+from agentos.services.metrics.cgroup import read_cgroup
 from agentos.services.metrics.figures import AgentFigures, Reading
 from agentos.services.metrics.proc import ProcessFigures
 from agentos.services.metrics.sampler import Sampler
@@ -30,6 +30,7 @@ from agentos_sdk.calls.operator import metrics as calls
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest, NotFound
 from agentos_sdk.opcodes import Op, op_name
+from agentos_sdk.values import CgroupPids
 
 BATCH = 50  # agents that METRICS_ALL_AGENTS describes between two checkpoints
 MIN_CPU_SECONDS = 0.5  # seconds over which the CPU time of processes is averaged at least
@@ -93,10 +94,17 @@ class MetricsCalls:
             if jail.group is None:
                 raise NotFound(f"{agent.name} has no control group: none is delegated to this kernel")
             try:
-                found = await run_in_thread(cgroup.read_cgroup, jail.group)
+                found = await run_in_thread(read_cgroup, jail.group, agent.id, agent.name)
             except CgroupError as error:
                 raise NotFound(f"{agent.name} is ending, and its control group with it: {error}") from None
-            return calls.CgroupMetricsReply(metrics=describe_cgroup(agent, jail, found))
+            counted = found.pids
+            pids = CgroupPids(
+                current=subtract_own(jail, counted.current),
+                peak=subtract_own(jail, counted.peak),
+                limit=subtract_own(jail, counted.limit),
+                refused=counted.refused,
+            )
+            return calls.CgroupMetricsReply(metrics=evolve(found, pids=pids))
 
         return Prepared((Right("metrics_cgroup", agent=agent.id),), act)
 
@@ -204,20 +212,9 @@ class MetricsCalls:
         )
 
     def describe_kernel(self) -> calls.KernelMetrics:
-        kernel = self.sampler.kernel()
         return calls.KernelMetrics(
-            at=kernel.at,
+            **asdict(self.sampler.kernel()),
             up_ms=int((time.monotonic() - self._began) * 1000),
-            cpu=kernel.cpu,
-            cpu_seconds=kernel.cpu_seconds,
-            memory_bytes=kernel.memory_bytes,
-            threads=kernel.threads,
-            fds=kernel.fds,
-            fds_limit=kernel.fds_limit,
-            connections=kernel.connections,
-            connections_limit=kernel.connections_limit,
-            loop_lag_seconds=kernel.loop_lag_seconds,
-            waiting=kernel.waiting,
             agents=Counter(str(agent.state) for agent in self.registry),
         )
 
@@ -263,44 +260,6 @@ def describe_use(figures: AgentFigures, counted: Reading) -> calls.CgroupUse:
         memory_limit_bytes=figures.memory_limit_bytes,
         pids=used.pids,
         pids_limit=figures.pids_limit,
-    )
-
-
-def describe_cgroup(agent: Agent, jail: Jail, found: cgroup.CgroupFigures) -> calls.CgroupMetrics:
-    limits, pressure = found.limits, found.pressure
-    return calls.CgroupMetrics(
-        agent_id=agent.id,
-        name=agent.name,
-        version=found.version,
-        memory=calls.CgroupMemory(
-            current_bytes=found.memory,
-            peak_bytes=found.memory_peak,
-            limit_bytes=limits.memory,
-            events=found.memory_events,
-        ),
-        cpu=calls.CgroupCpu(
-            usage_seconds=found.cpu_seconds,
-            throttled_seconds=found.throttled_seconds,
-            throttled_periods=found.throttled_periods,
-            periods=found.periods,
-            limit=limits.cpu,
-            weight=limits.weight,
-        ),
-        pids=calls.CgroupPids(
-            current=subtract_own(jail, found.pids),
-            peak=subtract_own(jail, found.pids_peak),
-            limit=subtract_own(jail, limits.pids),
-            refused=found.forks_refused,
-        ),
-        io=calls.CgroupIo(read_bytes=found.read_bytes, written_bytes=found.written_bytes),
-        pressure={
-            name: calls.CgroupPressure(
-                some=one.some, some_seconds=one.some_seconds, full=one.full, full_seconds=one.full_seconds
-            )
-            for name, one in pressure.items()
-        }
-        if pressure is not None
-        else None,
     )
 
 

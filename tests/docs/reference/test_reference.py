@@ -16,7 +16,9 @@ from agentos import __version__
 from agentos.agents.life.lifecycle import State
 from agentos.config import schema
 from agentos.config.tables import llm, llm_routes, telemetry
+from agentos.llm import settings
 from agentos.permissions.sets import schema as set_schema
+from agentos.telemetry.settings import OtelSettings
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel, values
 from agentos_sdk.calls import agents, connection, host, inspect, kernel, messages, think
@@ -41,13 +43,13 @@ REQUESTS: list[type[Request[object]]] = [
 TABLES = {
     "`[kernel]`": schema.KernelSettings,
     "`[llm]`": llm.LLMTable,
-    "`timeouts`": llm.TimeoutsTable,
-    "`retry`": llm.RetryTable,
+    "`timeouts`": settings.Timeouts,
+    "`retry`": settings.Retry,
     "`[llm.providers.NAME]`": llm_routes.ProviderTable,
-    '`[llm.limits."MODEL"]`': llm_routes.LimitsTable,
-    "`[llm.offline]`": llm.OfflineTable,
+    '`[llm.limits."MODEL"]`': settings.ModelLimits,
+    "`[llm.offline]`": settings.OfflineSettings,
     "`[metrics]`": telemetry.MetricsTable,
-    "`[otel]`": telemetry.OtelTable,
+    "`[otel]`": OtelSettings,
     "`[permissions.NAME]`": set_schema.SetTable,
     "`[supervisor]`": schema.RootTable,
     "`[[agents]]`": schema.AgentTable,

@@ -11,6 +11,7 @@ from agentos_sdk.calls.request import Request
 from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import CgroupMetrics
 
 History: TypeAlias = Mapping[str, Sequence[float | None]]
 """Samples column by column: ``at``, seconds since the epoch, and a value for each of them by name, the oldest first."""
@@ -264,71 +265,6 @@ class MetricsAllAgents(Request[AllAgentsMetrics]):
 
     op = Op.METRICS_ALL_AGENTS
     reply = AllAgentsMetrics
-
-
-@record
-class CgroupMemory:
-    """``events`` are counts by Linux's names: ``max`` the limit was reached, ``oom_kill`` a process was killed."""
-
-    current_bytes: int | None
-    peak_bytes: int | None
-    limit_bytes: int | None
-    events: Mapping[str, int] | None
-
-
-@record
-class CgroupCpu:
-    """``limit`` is in cores. In ``throttled_periods`` of ``periods`` the limit was reached."""
-
-    usage_seconds: float | None
-    throttled_seconds: float | None
-    throttled_periods: int | None
-    periods: int | None
-    limit: float | None
-    weight: int | None
-
-
-@record
-class CgroupPids:
-    """Processes and threads; ``refused`` counts forks that the limit refused."""
-
-    current: int | None
-    peak: int | None
-    limit: int | None
-    refused: int | None
-
-
-@record
-class CgroupIo:
-    read_bytes: int | None
-    written_bytes: int | None
-
-
-@record
-class CgroupPressure:
-    """Shares of the last 10, 60 and 300 seconds, 0 to 1, in which at least one task, or all, waited for a resource."""
-
-    some: Sequence[float]
-    some_seconds: float
-    full: Sequence[float] | None
-    full_seconds: float | None
-
-
-@record
-class CgroupMetrics:
-    """The counters and limits of one agent's control group, with those of the agents that it spawned in it.
-
-    ``io`` and ``pressure``, by resource, are of version 2, where the host has them.
-    """
-
-    agent_id: int
-    name: str
-    version: int
-    memory: CgroupMemory
-    cpu: CgroupCpu
-    pids: CgroupPids
-    io: CgroupIo
-    pressure: Mapping[str, CgroupPressure] | None
 
 
 @record

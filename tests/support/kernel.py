@@ -418,11 +418,13 @@ def until(
 ) -> None:
     """Return when ``condition()`` is true; fails with ``what``, and what ``show`` returns, if it isn't in time."""
     deadline = time.monotonic() + seconds
+    delay = 0.002
     while not (last := condition()):
         if time.monotonic() >= deadline:
             seen = last if show is None else show()
             raise AssertionError(f"not within {seconds:g} s: {what}; the last value was {seen!r}")
-        time.sleep(0.01)
+        time.sleep(delay)
+        delay = min(2 * delay, 0.05)  # many conditions ask the kernel, which costs both processes CPU time
 
 
 def listens(path: str) -> bool:

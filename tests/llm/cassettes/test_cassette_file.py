@@ -100,11 +100,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
     assert told in str(error.value)
 
 
-def test_no_file_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+def test_no_file_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentos.llm.cassettes.cassette_file.MAX_FILE_BYTES", 1 << 20)
     path, first = tmp_path / "a.jsonl", entry(1, [Message("user", "one")], answer())
     append_entry(path, first, [])
     with path.open("a") as file:
-        file.write(" " * (MAX_FILE_BYTES - path.stat().st_size - 10))
+        file.write(" " * ((1 << 20) - path.stat().st_size - 10))
     with pytest.raises(OSError, match="too large"):
         append_entry(path, entry(2, [Message("user", "two")], answer()), [first])
     assert [one.number for one in read_cassette(path)] == [1]
@@ -120,18 +121,21 @@ def test_a_file_that_is_none_or_too_long_is_refused(tmp_path: Path) -> None:
             read_cassette(tmp_path / name)
 
 
-def test_an_entry_of_a_few_bytes_can_not_stand_for_ever_more_messages(tmp_path: Path) -> None:
+def test_an_entry_of_a_few_bytes_can_not_stand_for_ever_more_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentos.llm.cassettes.cassette_file.MAX_MESSAGES", 20_000)
     path, first = tmp_path / "a.jsonl", json.loads(LINE)
-    first["question"]["messages"] = [{"role": "user", "text": ""}] * 10_000
+    first["question"]["messages"] = [{"role": "user", "text": ""}] * 400
     lines = [
-        LINE.replace('"n": 1', f'"n": {n}').replace('"model"', '"as": 1, "first": 10000, "model"', 1) for n in (2, 3)
+        LINE.replace('"n": 1', f'"n": {n}').replace('"model"', '"as": 1, "first": 400, "model"', 1) for n in (2, 3)
     ]
     path.write_text(f"{json.dumps(first)}\n" + "\n".join(lines))
     assert len(read_cassette(path)) == 3
 
     lines = [lines[0].replace('"n": 2', f'"n": {n}') for n in range(2, 100)]
     path.write_text(f"{json.dumps(first)}\n" + "\n".join(lines))
-    with pytest.raises(BadCassette, match="more than 500,000 messages together"):
+    with pytest.raises(BadCassette, match="more than 20,000 messages together"):
         read_cassette(path)
 
 

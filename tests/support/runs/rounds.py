@@ -9,7 +9,9 @@ NIGHT = 10  # times as many rounds
 def register_profiles() -> None:
     """Load ``ci``, whatever Hypothesis would choose by $CI; pytest's ``--hypothesis-profile`` is read later."""
     slow = [HealthCheck.too_slow]
-    settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=slow)
+    settings.register_profile(
+        "ci", derandomize=True, deadline=None, print_blob=True, suppress_health_check=slow, max_examples=50
+    )
     settings.register_profile(
         "night", deadline=None, print_blob=True, suppress_health_check=slow, max_examples=100 * NIGHT
     )

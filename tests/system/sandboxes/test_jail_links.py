@@ -12,6 +12,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.runs.rounds import rounds
 from tests.support.wire import PATIENCE
 from tests.system.agents import lines
 
@@ -91,7 +92,7 @@ def test_a_directory_that_becomes_a_link_while_it_is_looked_at_is_no_bug(kernel:
     codes = set()
 
     with swapping(real, link):
-        for number in range(150):
+        for number in range(rounds(50)):
             reply = client.spawn(f"racer{number}", command=["true"], code=str(real / "code"))
             codes.add(reply.get("code"))
 

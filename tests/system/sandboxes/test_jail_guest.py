@@ -27,19 +27,23 @@ put(f"{scope}/cgroup.subtree_control", "+cpu +memory +pids")
 kernel.SCOPE = scope
 sys.exit(pytest.main(sys.argv[1:]))
 """
-CHOSEN = (
+FOR_BOTH = (
     "sandboxes/test_jail_record.py::test_limits_by_control_groups_are_in_their_files",
-    "events/test_metrics.py::test_the_figures_are_those_of_the_control_group_s_files_and_of_proc",
     "sandboxes/test_jail_children.py::test_a_childs_control_group_lies_in_its_parents",
-    "sandboxes/test_jail_children.py::test_a_childs_memory_counts_as_its_parents",
-    "sandboxes/test_jail_children.py::test_a_parents_processes_bound_those_of_its_children",
     "sandboxes/test_jail_children.py::test_children_end_with_their_parent_and_leave_no_control_group",
     "sandboxes/test_jail_endings.py::test_a_memory_hog_is_killed_and_told_at_which_limit",
+    "sandboxes/test_jail_kills.py::test_a_killed_kernel_leaves_nothing_at_all",
+    "sandboxes/test_jail_guest.py::test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf",
+)
+# What the control groups bound is the same for a user: tests/sandbox/cgroups/test_guest.py runs test_real.py as both.
+AS_ROOT = (
+    *FOR_BOTH,
+    "events/test_metrics.py::test_the_figures_are_those_of_the_control_group_s_files_and_of_proc",
+    "sandboxes/test_jail_children.py::test_a_childs_memory_counts_as_its_parents",
+    "sandboxes/test_jail_children.py::test_a_parents_processes_bound_those_of_its_children",
     "sandboxes/test_jail_endings.py::test_an_agent_of_which_one_process_was_killed_for_memory_ends_as_a_whole",
     "sandboxes/test_jail_endings.py::test_refused_forks_are_told_with_the_limit",
     "sandboxes/test_jail_endings.py::test_a_throttled_agent_is_told_how_much_of_its_time",
-    "sandboxes/test_jail_kills.py::test_a_killed_kernel_leaves_nothing_at_all",
-    "sandboxes/test_jail_guest.py::test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf",
 )
 ON_A_DISK = (
     "overlays/test_overlays.py::test_nothing_is_in_the_directory_until_it_is_applied_and_it_can_be_undone",
@@ -68,7 +72,7 @@ def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
 
 @pytest.mark.parametrize(
     ("chosen", "disk", "user"),
-    [(CHOSEN, False, False), (CHOSEN, False, True), (ON_A_DISK, True, False)],
+    [(AS_ROOT, False, False), (FOR_BOTH, False, True), (ON_A_DISK, True, False)],
     ids=["root", "user", "disk"],
 )
 def test_what_holds_here_holds_under_version_2(

@@ -91,6 +91,26 @@ def find_cut(manifest: Manifest, calls: Sequence[RecordedCall], until: int, edit
     return _Finder(manifest, calls, until, frozenset(edited)).find()
 
 
+class Words:
+    """Messages by their senders and words."""
+
+    def __init__(self, sent: Iterable[Sent]) -> None:
+        self._sent = defaultdict[tuple[int, bytes], dict[int, Sent]](dict)  # by the number of the call's begin
+        for one in sent:
+            self._sent[one.sender, one.body][one.call.begin] = one
+
+    def find(self, message: Json) -> Sent | None:
+        """One that RECV told so: what was done before the cut first, else what was sent first."""
+        same = self._sent.get((message["from_id"], encode_body(message["message"])), {}).values()
+        return next((one for one in same if one.done), next(iter(same), None))
+
+    def remove(self, one: Sent) -> None:
+        del self._sent[one.sender, one.body][one.call.begin]
+
+    def __contains__(self, one: Sent) -> bool:
+        return one.call.begin in self._sent.get((one.sender, one.body), ())
+
+
 @define(eq=False)
 class _Finder:
     manifest: Manifest
@@ -116,13 +136,14 @@ class _Finder:
         sent = self._list_sent()
         received = {agent: self._list_received(agent, life.life) for agent, life in present.items()}
         for agent, (taken, _) in received.items():
-            self._match_taken(taken, [one for one in sent if one.to in (None, self._number(agent))])
+            number = self._number(agent)
+            self._match_taken(taken, Words(one for one in sent if one.to in (None, number)))
         members = []
         for agent, life in present.items():
             number = self._number(agent)
             mine = [one for one in sent if one.to == number]
             casts = [one for one in sent if one.to is None and one.sender != number]
-            waiting, later = self._find_waiting(received[agent], mine, casts)
+            waiting, later = self._find_waiting(received[agent], mine, Words(casts))
             members.append(self._describe(agent, life, waiting, later, present))
         return Cut(self._at, _sort(members), self._list_gone(lives, present))
 
@@ -247,10 +268,10 @@ class _Finder:
         later = {number: after[number] for number in sorted(after) if number not in own}
         return {number: one for number, one in before.items() if number not in later}, later
 
-    def _match_taken(self, taken: Mapping[int, Json], sent: list[Sent]) -> None:
+    def _match_taken(self, taken: Mapping[int, Json], sent: "Words") -> None:
         """Note for each message that was taken which SEND it is from; one under way was seen then."""
         for message in taken.values():
-            found = _find_same(message, sent)
+            found = sent.find(message)
             if found is None:
                 continue
             if not found.done:
@@ -258,25 +279,25 @@ class _Finder:
                 self.seen.add(found.call.begin)
             if found.to is not None:
                 sent.remove(found)
-                found.to = -1  # nobody else has it
+                found.to = -1  # it is in no mailbox
 
     def _find_waiting(
-        self, received: tuple[Mapping[int, Json], Mapping[int, Json]], mine: list[Sent], casts: list[Sent]
+        self, received: tuple[Mapping[int, Json], Mapping[int, Json]], mine: Sequence[Sent], casts: "Words"
     ) -> tuple[list[Json], int]:
         """The messages that wait at the cut, the oldest first, and how many of unrecorded senders came later."""
-        waiting, later, at = list[Json](), 0, self._at
+        waiting, later, at, left = list[Json](), 0, self._at, Words(mine)
         for message in received[1].values():
-            if (found := _find_same(message, mine)) is not None:
-                mine.remove(found)
+            if (found := left.find(message)) is not None:
+                left.remove(found)
                 is_there = found.done
-            elif (found := _find_same(message, casts)) is not None:
+            elif (found := casts.find(message)) is not None:
                 is_there = found.done
             else:
                 is_there = message["sent_at"] <= at
                 later += not is_there
             if is_there:
                 waiting.append(message)
-        return [*waiting, *(one.as_message() for one in mine if one.done)], later
+        return [*waiting, *(one.as_message() for one in mine if one.done and one in left)], later
 
 
 def encode_body(message: object) -> bytes:
@@ -288,13 +309,6 @@ def _ordered(value: object) -> object:
     if isinstance(value, dict):
         return {key: _ordered(value[key]) for key in sorted(value)}
     return [*map(_ordered, value)] if isinstance(value, list) else value
-
-
-def _find_same(message: Json, sent: Iterable[Sent]) -> Sent | None:
-    """Of the same sender and words: what was done before the cut first, else what was sent first."""
-    body = encode_body(message["message"])
-    same = [one for one in sent if one.sender == message["from_id"] and one.body == body]
-    return next((one for one in same if one.done), same[0] if same else None)
 
 
 def _is_done(call: RecordedCall) -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from agentos.agents.registry import Registry
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.recordings.format import Json
@@ -11,7 +12,9 @@ from agentos.recordings.reader import RecordedCall
 from agentos.recordings.replay.letters import find_letters
 from agentos.recordings.replay.life import LifeReplay
 from agentos.recordings.replay.switch import Switch
+from agentos.recordings.replay.tree.names import TreeNames
 from agentos.services.mail.mailboxes import Mailboxes
+from agentos_sdk.errors import NotFound
 from tests.support.rights import Grants, Notebook
 
 
@@ -30,6 +33,19 @@ CALLS = [
     recv(3, 1010.0, letter(2, 999.5, attempt=2), letter(4, 1005.0), letter(3, 1001.0)),
     recv(5, 1020.0, letter(5, 1004.0), letter(6, 1015.0), letter(7, 1.0, from_kind=3), "no message"),
 ]
+
+
+def test_a_message_of_an_agent_that_had_ended_waits_in_the_fork_of_its_receiver() -> None:
+    mail, letters = Mailboxes(), find_letters([recv(1, 1000.0, letter(1, 999.0))], Switch(1, True))
+    mail.open(9, "coder-fork")
+    names = TreeNames(Registry(), gone={5, "boss"})
+
+    letters.put(mail, Caller(9, "agent", "coder-fork", Table([]), Grants(), Notebook()), names.find_sender)
+
+    [one] = mail.by_id(9).messages
+    assert (one.from_id, one.from_name, one.from_kind) == (5, "boss", "agent")
+    with pytest.raises(NotFound, match="5 had ended when its tree was forked"):
+        names.find(5)
 
 
 def deliver(until: int) -> tuple[list[bytes], list[str]]:

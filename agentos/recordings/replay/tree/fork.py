@@ -99,7 +99,7 @@ class TreeFork:
         for agent, branch in present:
             try:
                 if not agent.over.is_set():
-                    self.deliver(agent.caller, branch.letters, self.names.find)
+                    self.deliver(agent.caller, branch.letters, self.names.find_sender)
             except CallError as error:  # its mailbox has no room for what the recording says
                 self._failed, branch.replay.progress.error = branch.member.life.life, str(error)
                 scope.cancel()

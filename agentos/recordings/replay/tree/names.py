@@ -76,6 +76,10 @@ class TreeNames:
             return recorded
         if recorded in self.gone and recorded not in self._now:
             raise NotFound(f"{recorded!r} had ended when its tree was forked")
+        return self.find_sender(recorded)
+
+    def find_sender(self, recorded: Any) -> Any:
+        """The same of the sender of a message that waits, which may have ended."""
         return self._now.get(recorded, recorded)
 
     def tell(self, number: int, name: str) -> tuple[int, str]:

@@ -51,6 +51,7 @@ from agentos.recordings.replay.tree.cut import Member, find_cut, read_calls
 from agentos.recordings.replay.tree.fork import Branch, TreeFork
 from agentos.recordings.replay.tree.lives import MAX_LIVES, TreeReplay, split_lives
 from agentos.recordings.replay.tree.names import TreeNames
+from agentos.services.snapshots.records import Snapshot
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import replay as calls
@@ -165,28 +166,22 @@ class ReplayCalls:
         spec = describe_replay(spec, code, switch.live, directory)
         facts = recording.manifest.agents.get(life.agent)
         masks = join_masks(recording.manifest.masks, self.recorder.settings.masks)
-        mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
-        number = member.number if member is not None else number
+        number = member.number if member is not None else facts.id if facts is not None else 0
+        mark = self.recorder.maker.mark_secrets
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live, masks=masks)
         told.hash_seed = life.hash_seed
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
-        kept = member.kept if member is not None else ()
         lacks = [f"the recording was given away without {one}" for one in recording.manifest.lacks]
-        told.progress.notes += [
-            *lacks,
-            *notes,
-            *list_losses(found, switch, life, kept),
-        ]
+        kept = member.kept if member is not None else ()
+        told.progress.notes += [*lacks, *notes, *list_losses(found, switch, life, kept)]
         keys = None
         if switch.live:
             if member is None:
                 letters = find_letters(found, switch, await self._is_own(recording))
                 told.deliver = partial(self._deliver, f"{recording.manifest.name}@{switch.until}", letters=letters)
                 told.progress.notes += letters.notes
-            had = await self.snapshots.read_keys(start) if start is not None else []
-            keys = ScratchKeys(self.snapshots.kept.state, build_keys(had, found, switch, time.time()))
-            told.progress.notes += [ONLY_SHOWN] if start is None and any(map(is_of_own_key, found)) else []
+            keys = await self._find_keys(told, found, start)
             left = await run_in_thread(overlays.store.list_names)  # files of former forks
             # Nothing is awaited from here on until it runs.
             spec = choose_name(spec, lambda name: name in left or name in (taken or ()) or self._is_taken(name))
@@ -196,6 +191,12 @@ class ReplayCalls:
         files = StartFiles(self.snapshots, start, switch.live) if start is not None else None
         hold, flush = bool(request.hold), self.recorder.queue.flush
         return AgentReplay(self.supervision, self.callers, spec, told, caller, flush, hold, files, keys)
+
+    async def _find_keys(self, told: LifeReplay, found: Sequence[RecordedCall], start: Snapshot | None) -> ScratchKeys:
+        """The keys of a life that goes on live, as they were then."""
+        had = await self.snapshots.read_keys(start) if start is not None else []
+        told.progress.notes += [ONLY_SHOWN] if start is None and any(map(is_of_own_key, found)) else []
+        return ScratchKeys(self.snapshots.kept.state, build_keys(had, found, told.switch, time.time()))
 
     async def _open_tree(self, caller: Caller, recording: Recording, request: calls.ReplayStart) -> TreeFork:
         """The fork of all lives of a recording at one number of its order."""

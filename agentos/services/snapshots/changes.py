@@ -112,7 +112,7 @@ class _Search:
     def __init__(self, found: Sequence[int], directory: int, base: Base, by_agent: bool) -> None:
         self._owner = os.fstat(directory).st_uid if by_agent else None
         self._directory, self._base = directory, base
-        self._clock_is_back = time.clock_gettime_ns(5) < base.since  # CLOCK_REALTIME_COARSE, as ctime
+        self._clock_is_back = time.time_ns() < base.since
         self._room = MAX_BYTES
         # Directories with the layers that show them, and whether these hide the directory's own.
         self._waiting: list[tuple[str, Sequence[int], bool]] = [("", found, False)]

@@ -244,9 +244,9 @@ def kernel(kernels: None) -> Iterator[Kernel]:
         yield started
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A real browser, of Playwright: one for all modules, each with sessions of its own."""
+    """A real browser, of Playwright."""
     from tests.web.chromium import browser
 
     with browser() as started:

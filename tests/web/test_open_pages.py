@@ -207,18 +207,10 @@ def test_what_cannot_be_allowed_any_more_comes_last_and_only_its_refusal_is_offe
     until(denied, "it was refused")
 
 
-# The browser's own, which headless shows nowhere. One without windows says "denied" to each page that doesn't ask.
+# The browser's own, which headless shows nowhere.
 RECORD = """
   window.notified = [];
   window.Notification = class extends Notification {
-    static get permission() {
-      return localStorage.getItem("answered") ?? super.permission;
-    }
-    static async requestPermission() {
-      const answer = await super.requestPermission();
-      localStorage.setItem("answered", answer);
-      return answer;
-    }
     constructor(title, options) {
       super(title, options);
       window.notified.push([title, options.body, this]);

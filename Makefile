@@ -110,7 +110,7 @@ proof-snapshots: $(READY)
 proof-loop: $(READY)
 	$(PROOF) tests/system/loop/test_loop_crashes.py
 
-ATTACKS := tests/security tests/sandbox/start/test_ahead.py tests/sandbox/attacks/test_filtered_*.py tests/system/network/test_filtered_*.py
+ATTACKS := tests/security tests/sandbox/attacks/test_filtered_*.py tests/system/network/test_filtered_*.py
 security: $(READY)
 	$(call PYTEST,$(ATTACKS))
 

@@ -75,7 +75,7 @@ class Config:
 
     @property
     def settled(self) -> Sequence[str | None]:
-        """Files that aren't read again by a kernel with this configuration, or once by the first request alone."""
+        """Files that a running kernel with this configuration doesn't read again once it has used them."""
         return self.http.ca_file, self.http.cassette, self.llm.offline.rules
 
     @classmethod

@@ -51,9 +51,11 @@ class Letters:
         for one in self.waiting:
             name, sent_at = one["from_name"], one["sent_at"]
             body, number = encode_line(one["message"]), next(mail.numbers)
-            born = time.monotonic() - max(self.at - sent_at, 0.0)
-            own = Message(find(one["from_id"]), find(name), one["from_kind"], body, sent_at, born, number)
-            box.put(own if self.own else make_foreign(name, body, sent_at, number))
+            if self.own:
+                born = time.monotonic() - max(self.at - sent_at, 0.0)
+                box.put(Message(find(one["from_id"]), find(name), one["from_kind"], body, sent_at, born, number))
+            else:
+                box.put(make_foreign(name, body, sent_at, number))
 
 
 def find_letters(calls: Sequence[RecordedCall], switch: Switch, own: bool = True) -> Letters:

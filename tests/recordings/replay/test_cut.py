@@ -156,7 +156,7 @@ def test_an_agent_that_had_ended_is_not_there_and_its_name_reaches_no_other() ->
     ("request_", "reply", "said"),
     [
         ({"base64": "e30="}, sent("chief"), "call 1, SEND: its message isn't in the recording as JSON"),
-        ({"message": "x"}, {"success": True}, "call 1, SEND: its reply doesn't say who got the message"),
+        ({"message": "x"}, {"success": True}, "call 1, SEND: its reply doesn't name the receiver"),
     ],
 )
 def test_a_message_that_can_not_be_read_is_refused(request_: Json, reply: Json, said: str) -> None:

@@ -7,13 +7,14 @@
 # What must stay true: each message that was sent before is in one place only, in what a life was told or in its
 # mailbox. docs/decisions/0123.
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from agentos.recordings.format import Json, Life, Manifest, encode_line
+from agentos.recordings.format import Json, Life, Manifest
 from agentos.recordings.reader import RecordedCall, Recording
 from agentos.recordings.replay.letters import list_messages
 from agentos.recordings.replay.life import MAX_WEIGHT, check_size
@@ -32,7 +33,7 @@ class Sent:
     sender: int
     name: str
     to: int | None
-    body: bytes
+    body: str
     done: bool
 
     def as_message(self) -> Json:
@@ -95,13 +96,13 @@ class Words:
     """Messages by their senders and words."""
 
     def __init__(self, sent: Iterable[Sent]) -> None:
-        self._sent = defaultdict[tuple[int, bytes], dict[int, Sent]](dict)  # by the number of the call's begin
+        self._sent = defaultdict[tuple[int, str], dict[int, Sent]](dict)  # by the number of the call's begin
         for one in sent:
             self._sent[one.sender, one.body][one.call.begin] = one
 
     def find(self, message: Json) -> Sent | None:
         """One that RECV told so: what was done before the cut first, else what was sent first."""
-        same = self._sent.get((message["from_id"], encode_body(message["message"])), {}).values()
+        same = self._sent.get((message["from_id"], _encode(message["message"])), {}).values()
         return next((one for one in same if one.done), next(iter(same), None))
 
     def remove(self, one: Sent) -> None:
@@ -245,8 +246,8 @@ class _Finder:
                 raise ReplayFailed(f"call {call.begin}, {call.call}: its message isn't in the recording as JSON")
             to = (call.reply or {}).get("delivered_to") if call.call == "SEND" else None
             if call.call == "SEND" and not isinstance(to, int):
-                raise ReplayFailed(f"call {call.begin}, SEND: its reply doesn't say who got the message")
-            body = encode_body(call.request["message"])
+                raise ReplayFailed(f"call {call.begin}, SEND: its reply doesn't name the receiver")
+            body = _encode(call.request["message"])
             sender = self._number(agent, call.begin)
             found.append(Sent(call, sender, agent, to, body, call.end < self.until))
         return found
@@ -300,15 +301,9 @@ class _Finder:
         return [*waiting, *(one.as_message() for one in mine if one.done and one in left)], later
 
 
-def encode_body(message: object) -> bytes:
+def _encode(message: object) -> str:
     """A message so that equal ones are the same."""
-    return encode_line(_ordered(message))
-
-
-def _ordered(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _ordered(value[key]) for key in sorted(value)}
-    return [*map(_ordered, value)] if isinstance(value, list) else value
+    return json.dumps(message, sort_keys=True)
 
 
 def _is_done(call: RecordedCall) -> bool:

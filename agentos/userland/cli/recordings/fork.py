@@ -14,19 +14,17 @@ from agentos.recordings.comparison import compare_answers, pair_calls, sum_use
 from agentos.recordings.format import SUFFIX
 from agentos.recordings.masks import join_masks
 from agentos.recordings.matching import Difference
-from agentos.recordings.reader import RecordedCall, read_recording
+from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos.userland.cli.approvals.approvals import is_terminal
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    fit_columns,
-    format_table,
     kernel,
     parse_object,
     plural,
     print_json,
+    print_table,
     printable,
-    table_width,
 )
 from agentos.userland.cli.permissions.permissions import held_lines
 from agentos.userland.task.attempts import run_check
@@ -109,10 +107,8 @@ def fork_life(
     whole = open_recording(name, None)
     with readable():
         former = [*whole.calls(recorded.life)]
-    fields: Json = {"path": str(whole.path.absolute()), "agent": recorded.life, "then": "live", "until": recorded.begin}
-    if answer is not None:
-        fields |= {"until": recorded.begin + 1, "edits": {str(recorded.begin): answer.reply}}
-    wanted = [model or None for model in models or [""] for _ in range(times)]
+    fields = {**describe_moment(whole, recorded, answer), "agent": recorded.life}
+    wanted = list_wanted(models, times)
     with kernel(path) as client:
         agent = check_reply(client.inspect(name=recorded.life.rpartition("/")[0]))
         rights = check_reply(client.get_permissions(agent["id"]))
@@ -134,6 +130,19 @@ def fork_life(
         life = next(life for life in whole.manifest.lives if life.life == recorded.life)
         show_table(name, forks.describe_recorded(life.exit or "no end is recorded"), found)
     return 0 if any(fork.is_good for fork in found) else 1
+
+
+def describe_moment(recording: Recording, recorded: RecordedCall, answer: Answer | None) -> Json:
+    """The fields of REPLAY_START that say where a recording goes on live, and with which answer."""
+    fields: Json = {"path": str(recording.path.absolute()), "then": "live", "until": recorded.begin}
+    if answer is not None:
+        fields |= {"until": recorded.begin + 1, "edits": {str(recorded.begin): answer.reply}}
+    return fields
+
+
+def list_wanted(models: Sequence[str], times: int) -> Sequence[str | None]:
+    """The model of each fork; None: the one that its program asks for."""
+    return [model or None for model in models or [""] for _ in range(times)]
 
 
 def show_rights(recorded: RecordedCall, moment: str, rights: Mapping[str, Any]) -> None:
@@ -261,9 +270,7 @@ def show_table(name: str, recorded: list[str], found: Sequence[Fork]) -> None:
     for one in found:
         use = format_use(one.cost, one.tokens) if one.recording is not None else ["-", "-"]
         rows.append([one.name, one.model, one.verdict, *use, describe_difference(one.differences), one.end or "-"])
-    header, *rest = fit_columns(rows, HEADER, ("FORK", "MODEL", "DIFFERS", "END"), table_width())
-    for place, line in enumerate(format_table(rest, header)):
-        click.echo(click.style(printable(line), bold=not place))
+    print_table(rows, HEADER, ("FORK", "MODEL", "DIFFERS", "END"))
     for one in found:
         for line in one.why.split("\n") if one.why else ():
             click.echo(printable(f"{one.name}: {line}"))

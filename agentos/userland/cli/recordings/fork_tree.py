@@ -6,26 +6,16 @@ from typing import Any
 import click
 
 from agentos.recordings.reader import Recording, read_recording
-from agentos.userland.cli.common import (
-    Failed,
-    fit_columns,
-    format_table,
-    kernel,
-    print_json,
-    printable,
-    table_width,
-)
+from agentos.userland.cli.common import Failed, kernel, print_json, print_table, printable
 from agentos.userland.cli.permissions.permissions import held_lines
 from agentos_sdk import AgentOSClient
 from agentos_sdk.testing.replays import wait_replay
 
 from .ask import find_question
-from .fork import GOOD, STOPPED, Answer, confirm, explain
+from .fork import GOOD, STOPPED, Answer, confirm, describe_moment, explain, list_wanted
 from .recordings import open_recording, readable
 
 HEADER = ["FORK", "IN PLACE OF", "VERDICT", "END", "RECORDING"]
-
-Json = dict[str, Any]
 
 
 def fork_tree(
@@ -41,10 +31,7 @@ def fork_tree(
     name, _, number = moment.rpartition("@")
     recorded = find_question(name, int(number))
     whole = open_recording(name, None)
-    fields: Json = {"path": str(whole.path.absolute()), "then": "live", "until": recorded.begin}
-    if answer is not None:
-        fields |= {"until": recorded.begin + 1, "edits": {str(recorded.begin): answer.reply}}
-    wanted = [model or None for model in models or [""] for _ in range(times)]
+    fields, wanted = describe_moment(whole, recorded, answer), list_wanted(models, times)
     found = list[Mapping[str, Any]]()
     with kernel(path) as client:
         if not as_json:
@@ -80,9 +67,7 @@ def show_rights(client: AgentOSClient, recording: Recording, moment: str) -> Non
 def show_table(found: Sequence[Mapping[str, Any]]) -> None:
     """Print the members of each fork, then what is to be known about them."""
     rows = [describe(one) for fork in found for one in fork["lives"]]
-    header, *rest = fit_columns(rows, HEADER, ("FORK", "END"), table_width())
-    for place, line in enumerate(format_table(rest, header)):
-        click.echo(click.style(printable(line), bold=not place))
+    print_table(rows, HEADER, ("FORK", "END"))
     for fork in found:
         for one in fork["lives"]:
             why = one["divergence"] or one["error"] or ""

@@ -28,8 +28,7 @@ from agentos.sandbox.policy import MIB, Directory, Image, Limits, Overlay
 from agentos.services.snapshots.changes import TooManyChanges
 from agentos.services.snapshots.leftovers import AGE, remove_leftovers
 from agentos.services.snapshots.overlays import Overlays
-from agentos.services.snapshots.records import BadLayer
-from agentos.services.snapshots.run import CannotApply
+from agentos.services.snapshots.records import BadLayer, CannotApply
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import HostIds

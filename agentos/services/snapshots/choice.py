@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from . import obeyed
 from .changes import Change
-from .run import Look, Step
+from .records import Look, Step
 
 Side = Literal["ours", "theirs"]
 

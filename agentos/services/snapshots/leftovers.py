@@ -15,8 +15,7 @@ from agentos.threads import run_in_thread
 from . import beneath
 from .changes import TooManyChanges
 from .overlays import Overlays
-from .records import BadLayer, Record
-from .run import CannotApply
+from .records import BadLayer, CannotApply, Record
 from .store import Store, drop_layers
 
 MAX_UNDOABLE = 100  # overlays without layers whose applies can be undone

@@ -22,8 +22,7 @@ from . import beneath, changes, commits, obeyed, run, text
 from .changes import Change
 from .choice import Wanted, add_needed, build_steps, check_choice, choose
 from .commits import Commits
-from .records import BadLayer, Record, Snapshot
-from .run import CannotApply, Run
+from .records import BadLayer, CannotApply, Record, Run, Snapshot, inverse, read_run
 from .store import KEPT_RUNS, Store, drop_layers
 
 Left = Mapping[str, str]
@@ -306,8 +305,8 @@ class Overlays:
         if wanted not in record.applied:
             raise NoOverlay(f"{name}: {wanted} is no apply that can be undone, which are {', '.join(record.applied)}")
         with self.store.hold(name) as place:
-            former = run.read(place / f"r-{wanted}")
-            steps = [step for step in run.inverse(former) if not obeyed.is_in_objects(step.path)]  # later ones need it
+            former = read_run(place / f"r-{wanted}")
+            steps = [step for step in inverse(former) if not obeyed.is_in_objects(step.path)]  # later ones need it
             undo = Run(secrets.token_hex(8), former.directory, steps, undoes=wanted)
             with beneath.open_top(str(place / f"r-{wanted}" / "old")) as old:
                 self._perform(name, record, undo, [old])

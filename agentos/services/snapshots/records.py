@@ -1,15 +1,20 @@
-"""What is known of an agent's overlay, and of a snapshot: the values of their records."""
+"""What is known of an agent's overlay, of a snapshot, and of a run of changes: the values of their records."""
 
+import stat
 from pathlib import Path
+from typing import Literal, cast
 
 import msgspec
 from msgspec import Struct
 
-from agentos.private_files import UnsafeFile, display_path, hold_directory, read_file
+from agentos.private_files import UnsafeFile, display_path, hold_directory, read_file, replace_file
 from agentos.structs import learn
 
 from .beneath import Stamp
 from .changes import Base
+
+Act = Literal["remove", "rmdir", "mkdir", "chmod", "put"]
+Phase = Literal["staging", "acting", "done"]
 
 
 class BadLayer(Exception):
@@ -102,3 +107,97 @@ def read_snapshot(place: Path) -> Snapshot | None:
         return None
     except (UnsafeFile, msgspec.MsgspecError) as error:
         raise BadLayer(f"{display_path(place)}: the snapshot's record can't be used ({error}): move it away") from None
+
+
+class Look(Struct, omit_defaults=True):
+    """How an entry looks besides its content; ``owner`` None: that of the directory. Times are nanoseconds."""
+
+    mode: int = 0
+    mtime: int = 0
+    owner: tuple[int, int] | None = None
+    target: str = ""  # of a symbolic link
+    xattrs: dict[str, str] = {}  # values in base64
+
+
+class Step(Struct, omit_defaults=True):
+    """One change of one name. ``expected`` is what lies there before, None: nothing.
+
+    ``source`` is the path of the file to put, in the directory that the run takes files from, and ``content`` the
+    sha256 that it must have, or else ``origin`` the state that it must be in; a put without a source makes a symbolic
+    link. ``saved`` is what was there, ``kept`` the sha256 of its copy, if it was copied, and ``left`` what is there
+    since. ``staged`` is the inode of what was staged. ``conflict`` is why it wasn't done.
+    """
+
+    act: Act
+    path: str
+    expected: Stamp | None = None
+    source: str = ""
+    content: str = ""
+    origin: Stamp | None = None
+    look: Look = msgspec.field(default_factory=Look)
+    saved: Look | None = None
+    kept: str = ""
+    staged: int = 0
+    left: Stamp | None = None
+    done: bool = False
+    conflict: str = ""
+
+
+class Run(Struct, omit_defaults=True):
+    """The record of a run. ``undoes`` is the id of the apply that it undoes.
+
+    ``moves``: its staging directory can be moved into its own.
+    """
+
+    id: str
+    directory: str
+    steps: list[Step]
+    undoes: str = ""
+    stage_inode: int = 0  # of its staging directory
+    moves: bool = False
+    phase: Phase = "staging"
+
+    @property
+    def stage(self) -> str:
+        """The name of its staging directory."""
+        return f".agentos-apply-{self.id}"
+
+
+learn(Run)
+
+
+class CannotApply(Exception):
+    """A run can't be done, and has changed nothing; the text says why."""
+
+
+def write_run(place: Path, run: Run) -> None:
+    """Write a run's record, with its directory; synced."""
+    place.mkdir(mode=0o700, exist_ok=True)
+    replace_file(place / "run.json", msgspec.json.encode(run))
+
+
+def read_run(place: Path) -> Run:
+    """A run's record. ``FileNotFoundError`` if there is none, :class:`CannotApply` if it is damaged."""
+    try:
+        return msgspec.json.decode(read_file(place / "run.json"), type=Run)
+    except msgspec.MsgspecError as error:
+        raise CannotApply(f"{place}/run.json is damaged: {error}") from None
+
+
+def inverse(run: Run) -> list[Step]:
+    """The steps that undo a run, in their order; files to put are at their number in its directory ``old``."""
+    steps = []
+    for number, step in reversed([*enumerate(run.steps)]):
+        if not step.done:
+            continue
+        old, left = step.expected, step.left
+        if step.act == "chmod" and old is not None:
+            steps.append(Step("chmod", step.path, left, look=Look(stat.S_IMODE(old.mode))))
+        elif old is None:
+            steps.append(Step("rmdir" if step.act == "mkdir" else "remove", step.path, left))
+        else:
+            look, act = step.saved or Look(), "mkdir" if stat.S_ISDIR(old.mode) else "put"
+            source = str(number) if stat.S_ISREG(old.mode) else ""
+            origin = old if source and run.moves else None
+            steps.append(Step(cast(Act, act), step.path, left, source, step.kept, origin, look))
+    return steps

@@ -19,100 +19,17 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, cast
-
-import msgspec
-from msgspec import Struct
-
-from agentos.private_files import read_file, replace_file
-from agentos.structs import learn
 
 from . import beneath, layers
 from .beneath import Stamp, stamp_of
+from .records import CannotApply, Look, Run, Step, read_run, write_run
 
-Act = Literal["remove", "rmdir", "mkdir", "chmod", "put"]
-Phase = Literal["staging", "acting", "done"]
 LATE = "the host has changed it in the meantime"
 CHANGED_BY_AGENT = "the agent has changed it since it was shown"
 CHANGED_SINCE_KEPT = "what was kept of it has changed since: by another name, or by a program that had it open"
 NO_PARENT = "its directory isn't there: apply that as well"
 GONE = "it isn't there any more"
 _XATTRS = ("user.", "security.capability", "system.posix_acl_access", "system.posix_acl_default")
-
-
-class Look(Struct, omit_defaults=True):
-    """How an entry looks besides its content; ``owner`` None: that of the directory. Times are nanoseconds."""
-
-    mode: int = 0
-    mtime: int = 0
-    owner: tuple[int, int] | None = None
-    target: str = ""  # of a symbolic link
-    xattrs: dict[str, str] = {}  # values in base64
-
-
-class Step(Struct, omit_defaults=True):
-    """One change of one name. ``expected`` is what lies there before, None: nothing.
-
-    ``source`` is the path of the file to put, in the directory that the run takes files from, and ``content`` the
-    sha256 that it must have, or else ``origin`` the state that it must be in; a put without a source makes a symbolic
-    link. ``saved`` is what was there, ``kept`` the sha256 of its copy, if it was copied, and ``left`` what is there
-    since. ``staged`` is the inode of what was staged. ``conflict`` is why it wasn't done.
-    """
-
-    act: Act
-    path: str
-    expected: Stamp | None = None
-    source: str = ""
-    content: str = ""
-    origin: Stamp | None = None
-    look: Look = msgspec.field(default_factory=Look)
-    saved: Look | None = None
-    kept: str = ""
-    staged: int = 0
-    left: Stamp | None = None
-    done: bool = False
-    conflict: str = ""
-
-
-class Run(Struct, omit_defaults=True):
-    """The record of a run. ``undoes`` is the id of the apply that it undoes.
-
-    ``moves``: its staging directory can be moved into its own.
-    """
-
-    id: str
-    directory: str
-    steps: list[Step]
-    undoes: str = ""
-    stage_inode: int = 0  # of its staging directory
-    moves: bool = False
-    phase: Phase = "staging"
-
-    @property
-    def stage(self) -> str:
-        """The name of its staging directory."""
-        return f".agentos-apply-{self.id}"
-
-
-learn(Run)
-
-
-class CannotApply(Exception):
-    """A run can't be done, and has changed nothing; the text says why."""
-
-
-def write(place: Path, run: Run) -> None:
-    """Write a run's record, with its directory; synced."""
-    place.mkdir(mode=0o700, exist_ok=True)
-    replace_file(place / "run.json", msgspec.json.encode(run))
-
-
-def read(place: Path) -> Run:
-    """A run's record. ``FileNotFoundError`` if there is none, :class:`CannotApply` if it is damaged."""
-    try:
-        return msgspec.json.decode(read_file(place / "run.json"), type=Run)
-    except msgspec.MsgspecError as error:
-        raise CannotApply(f"{place}/run.json is damaged: {error}") from None
 
 
 def perform(place: Path, run: Run, sources: Sequence[int]) -> None:
@@ -123,13 +40,13 @@ def perform(place: Path, run: Run, sources: Sequence[int]) -> None:
     A step that can't be done has a ``conflict`` afterwards. Raises :class:`CannotApply` or ``OSError`` with nothing
     changed.
     """
-    write(place, run)
+    write_run(place, run)
     with beneath.open_top(run.directory) as top:
         owner = os.fstat(top)
         try:
             os.mkdir(run.stage, 0o700, dir_fd=top)
             run.stage_inode = os.stat(run.stage, dir_fd=top, follow_symlinks=False).st_ino
-            write(place, run)
+            write_run(place, run)
             with _open_stage(top, run) as stage:
                 _try_exchange(stage)
                 run.moves = _try_move(stage, place)
@@ -141,14 +58,14 @@ def perform(place: Path, run: Run, sources: Sequence[int]) -> None:
             _remove_stage(top, run)
             raise
         run.phase = "acting"
-        write(place, run)
+        write_run(place, run)
         _act_all(place, run, top)
 
 
 def resume(place: Path) -> Run | None:
     """Finish a run whose kernel was killed, or drop it (None) if it had changed nothing yet."""
     try:
-        run = read(place)
+        run = read_run(place)
     except FileNotFoundError:
         return None
     with beneath.open_top(run.directory) as top:
@@ -179,7 +96,7 @@ def _act_all(place: Path, run: Run, top: int) -> None:
         (place / "old").mkdir(mode=0o700, exist_ok=True)
     beneath.sync(top)
     run.phase = "done"
-    write(place, run)
+    write_run(place, run)
     _remove_stage(top, run)
 
 
@@ -457,22 +374,3 @@ def _stat(directory: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
-
-
-def inverse(run: Run) -> list[Step]:
-    """The steps that undo a run, in their order; files to put are at their number in its directory ``old``."""
-    steps = []
-    for number, step in reversed([*enumerate(run.steps)]):
-        if not step.done:
-            continue
-        old, left = step.expected, step.left
-        if step.act == "chmod" and old is not None:
-            steps.append(Step("chmod", step.path, left, look=Look(stat.S_IMODE(old.mode))))
-        elif old is None:
-            steps.append(Step("rmdir" if step.act == "mkdir" else "remove", step.path, left))
-        else:
-            look, act = step.saved or Look(), "mkdir" if stat.S_ISDIR(old.mode) else "put"
-            source = str(number) if stat.S_ISREG(old.mode) else ""
-            origin = old if source and run.moves else None
-            steps.append(Step(cast(Act, act), step.path, left, source, step.kept, origin, look))
-    return steps

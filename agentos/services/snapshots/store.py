@@ -31,7 +31,7 @@ from agentos_sdk.values import HostIds
 
 from . import beneath, layers, run
 from .layers import Seal
-from .records import BadLayer, Record, Snapshot, read_record, read_snapshot
+from .records import BadLayer, Record, Run, Snapshot, read_record, read_snapshot
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ class Store:
             self.end_run(name, record, found)
         self.sweep(name)
 
-    def end_run(self, name: str, record: Record, done: run.Run | None) -> None:
+    def end_run(self, name: str, record: Record, done: Run | None) -> None:
         """Write into the record what a run has done; None: nothing."""
         record.doing = ""
         if done is not None:

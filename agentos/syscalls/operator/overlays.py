@@ -22,8 +22,7 @@ from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.services.snapshots.changes import Change, TooManyChanges
 from agentos.services.snapshots.choice import BadChoice, Wanted
 from agentos.services.snapshots.overlays import Changed, NoOverlay, Overlays
-from agentos.services.snapshots.records import BadLayer
-from agentos.services.snapshots.run import CannotApply
+from agentos.services.snapshots.records import BadLayer, CannotApply
 from agentos.services.snapshots.snapshots import Taken
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import overlays as calls

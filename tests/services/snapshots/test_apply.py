@@ -17,8 +17,8 @@ from agentos.agents.workspaces.workspace import Workspaces
 from agentos.services.snapshots import beneath, changes, run
 from agentos.services.snapshots.choice import BadChoice, Wanted
 from agentos.services.snapshots.overlays import Changed, NoOverlay, Overlays
-from agentos.services.snapshots.records import BadLayer
-from agentos.services.snapshots.run import CHANGED_BY_AGENT, CHANGED_SINCE_KEPT, LATE, CannotApply
+from agentos.services.snapshots.records import BadLayer, CannotApply
+from agentos.services.snapshots.run import CHANGED_BY_AGENT, CHANGED_SINCE_KEPT, LATE
 from tests.support.mounts import small_disk
 
 from .conftest import AGENT, OWNER, ROOT, Overlaid, fill, read_tree

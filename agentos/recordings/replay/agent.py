@@ -1,6 +1,5 @@
 """Runs an agent's program again, in a jail of its own, with a recorded life to answer its calls."""
 
-import itertools
 import os
 from collections.abc import Awaitable, Callable
 
@@ -24,10 +23,10 @@ from .files import StartFiles
 from .keys import ScratchKeys
 from .life import LifeReplay
 from .progress import Progress, ReplayFailed
+from .tree.names import FORK_SUFFIX, MAX_NAME, find_free
 
-SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
+SUFFIX = "-replay"  # of the agent's name
 KEEPER = ("sleep", "3660")  # longer than EXEC's longest command
-MAX_NAME = 54  # characters of a name that a suffix and a number follow
 
 
 def choose_life(recording: Recording, wanted: str | None) -> Life:
@@ -77,8 +76,7 @@ def describe_replay(
 
 def choose_name(spec: AgentSpec, is_taken: Callable[[str], bool]) -> AgentSpec:
     """The spec with its name, or with that and the first free number."""
-    numbered = (f"{spec.name}-{number}" for number in itertools.count(2))
-    return replace(spec, name=next(name for name in itertools.chain([spec.name], numbered) if not is_taken(name)))
+    return replace(spec, name=find_free(spec.name, is_taken))
 
 
 def describe_files(directory: str | None) -> str:

@@ -1,6 +1,5 @@
 """Handlers of REPLAY_START, REPLAY_STATUS and REPLAY_STOP."""
 
-import itertools
 import os
 import time
 from collections import Counter
@@ -28,8 +27,8 @@ from agentos.recordings.matching import Difference
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder.commands import CommandFiles
 from agentos.recordings.recorder.recorder import Recorder
+from agentos.recordings.replay.agent import SUFFIX as REPLAY_SUFFIX
 from agentos.recordings.replay.agent import (
-    FORK_SUFFIX,
     AgentReplay,
     choose_life,
     choose_name,
@@ -38,7 +37,6 @@ from agentos.recordings.replay.agent import (
     find_directory,
     find_spec,
 )
-from agentos.recordings.replay.agent import SUFFIX as REPLAY_SUFFIX
 from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
 from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
 from agentos.recordings.replay.letters import Letters, find_letters
@@ -50,7 +48,7 @@ from agentos.recordings.replay.text import TextReplay, read_entries
 from agentos.recordings.replay.tree.cut import Member, find_cut, read_calls
 from agentos.recordings.replay.tree.fork import Branch, TreeFork
 from agentos.recordings.replay.tree.lives import MAX_LIVES, TreeReplay, split_lives
-from agentos.recordings.replay.tree.names import TreeNames
+from agentos.recordings.replay.tree.names import FORK_SUFFIX, TreeNames, find_free
 from agentos.services.snapshots.records import Snapshot
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.threads import run_in_thread
@@ -222,8 +220,7 @@ class ReplayCalls:
             letters = Letters(cut.at, member.waiting, member.later)
             replay.progress.notes += letters.notes
             branches[member.life.agent] = Branch(member, replay, letters)
-        numbered = (f"{name}-{number}" for number in itertools.count(2))
-        fork.name = next(one for one in itertools.chain([name], numbered) if not self.replays.is_known(one))
+        fork.name = find_free(name, self.replays.is_known)
         return fork
 
     async def _is_own(self, recording: Recording) -> bool:

@@ -29,7 +29,8 @@ ABOUT_AGENTS = frozenset({Op.EXPLAIN, Op.INSPECT, Op.KILL, Op.WAIT, Op.PAUSE, Op
                           Op.KEYS, Op.EXEC, Op.USAGE, Op.GET_PERMS, Op.SET_PERMS, Op.METRICS_AGENT})  # fmt: skip
 OWN_FIELDS = ("name", "id", "agent", "agent_id", "to", "to_name")  # of these calls, which name an agent
 ADAPTED = ABOUT_AGENTS | {Op.RECV, Op.SPAWN}
-SUFFIX = "-fork"  # of the name of what a member spawns live
+FORK_SUFFIX = "-fork"  # of the names of agents that go on live
+MAX_NAME = 54  # characters of a name that a suffix and a number follow
 
 
 class _Letter(msgspec.Struct):
@@ -128,8 +129,7 @@ class TreeNames:
             return own  # which is refused, as it was for the original
         if self.registry.find_by_name(name) is None:
             return name
-        numbered = (f"{name}{SUFFIX}-{number}" for number in itertools.count(2))
-        return next(one for one in itertools.chain([f"{name}{SUFFIX}"], numbered) if not self.registry.is_taken(one))
+        return find_free(f"{name[:MAX_NAME]}{FORK_SUFFIX}", self.registry.is_taken)
 
     def _tell_receiver(self, act: Callable[[Caller], Any]) -> Callable[[Caller], Any]:
         def send(caller: Caller) -> Any:
@@ -161,6 +161,12 @@ class TreeNames:
             return msgspec.json.encode(found)
 
         return replace(syscall, handler=recv)
+
+
+def find_free(name: str, is_taken: Callable[[str], bool]) -> str:
+    """The name, or that and the first free number."""
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], numbered) if not is_taken(one))
 
 
 def change(value: Any, changed: dict[str, object]) -> Any:

@@ -114,7 +114,10 @@ def wait_for_event(path: str, key: str, value: int) -> bool:
 
 @contextlib.contextmanager
 def kill_processes(directories: Iterable[str]) -> Iterator[Mapping[int, int]]:
-    """Send SIGKILL to every process now in these cgroups; yields their pidfds by pid, and closes them afterwards."""
+    """Send SIGKILL to every process now in these cgroups; yields their pidfds by pid, and closes them afterwards.
+
+    :class:`CgroupError` if we may not: a process of another user, or of a user namespace around ours.
+    """
     directories = tuple(directories)
     fds: dict[int, int] = {}
     try:
@@ -126,8 +129,12 @@ def kill_processes(directories: Iterable[str]) -> Iterator[Mapping[int, int]]:
         # A pid may have been reused before its pidfd was opened: signal only processes that are still in the cgroups.
         still_inside = list_processes(directories) & fds.keys()
         for pid in still_inside:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 signal.pidfd_send_signal(fds[pid], signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            except PermissionError as error:
+                raise CgroupError(f"{directories[-1]}: process {pid} can't be killed: {error.strerror}") from error
         yield {pid: fds[pid] for pid in still_inside}
     finally:
         for fd in fds.values():

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, re
 from agentos.sandbox.cgroups.values import CgroupError, Limits
 from tests.support.kernel import until
 from tests.support.wire import PATIENCE
+from tests.tools import crippled
 
 MIB = 1 << 20
 HOG = "kept = []\nwhile True: kept.append(b'x' * (1 << 20))"
@@ -449,6 +451,16 @@ def test_a_clone_is_born_inside_where_the_kernel_has_that(root: Group) -> None:
         assert said.strip().endswith("/born/self")
 
 
+SWEEP = """
+import sys
+from agentos.sandbox.cgroups import files
+from agentos.sandbox.cgroups.values import CgroupError
+try:
+    with files.kill_processes(sys.argv[1:]):
+        print("killed")
+except CgroupError as error:
+    print(error)
+"""
 LEFT_BEHIND = """
 import json, subprocess, sys, time
 from agentos.sandbox.cgroups.values import Limits
@@ -495,3 +507,17 @@ def test_what_a_killed_kernel_left_is_swept_and_what_a_living_one_has_is_not(roo
         os.close(watched)
     until(lambda: not any(os.path.exists(path) for path in where), "its group is removed")
     assert all(os.path.isdir(path) for path in directories(root))
+
+
+def test_a_process_that_may_not_be_killed_is_named(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        pid = 1
+        if os.geteuid() == 0:
+            other = stack.enter_context(subprocess.Popen(["sleep", "60"], user=54321))
+            stack.callback(other.kill)
+            pid = other.pid
+        (tmp_path / "cgroup.procs").write_text(f"{pid}\n")
+
+        swept = crippled.run(command=[sys.executable, "-c", SWEEP, str(tmp_path)])  # root, but not the host's
+
+    assert swept.stdout == f"{tmp_path}: process {pid} can't be killed: Operation not permitted\n", swept.stderr

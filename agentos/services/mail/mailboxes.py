@@ -13,7 +13,7 @@ from functools import partial
 
 from attrs import define, field
 from msgspec.structs import replace
-from outcome import Error, Outcome
+from outcome import Error
 
 from agentos.services.events import AgentEscalated, AgentExited, Event, KernelStopping, Publish, discard
 from agentos_sdk.encoding import codec
@@ -22,7 +22,7 @@ from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, NotFo
 from . import copies, rows
 from .leases import Leases
 from .mailbox import MAX_ATTEMPTS, MAX_BYTES, MAX_MESSAGES, Mailbox, Message
-from .store import Done, MailStore, present
+from .store import Done, MailStore, Written, present
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ class Mailboxes:
             store.discharge([message])
             raise
 
-        def end(result: Outcome[None]) -> None:
+        def end(result: Written) -> None:
             if isinstance(result, Error):
                 self._release([box], message, 1)
             else:
@@ -290,7 +290,7 @@ class Mailboxes:
             KERNEL_ID, KERNEL, "kernel", codec.encode({"event": "AGENT_ESCALATED", **about}), id=next(self.numbers)
         )
 
-        def tell(result: Outcome[None]) -> None:
+        def tell(result: Written) -> None:
             if isinstance(result, Error):
                 log.debug("%s: its spawner can't be told that it was given up: %s", event.name, result.error)
 

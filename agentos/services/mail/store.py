@@ -4,7 +4,7 @@ import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from attrs import define, field
 from outcome import Error, Outcome
@@ -17,7 +17,8 @@ from .mailbox import Message
 
 log = logging.getLogger(__name__)
 
-Done = Callable[[Outcome[None]], object]
+Written: TypeAlias = Outcome[None]  # by name: in a function that SEND makes, Outcome[None] would be made each time
+Done = Callable[[Written], object]
 T = TypeVar("T")
 
 
@@ -57,7 +58,7 @@ class MailStore:
         Raises ``Unavailable``.
         """
 
-        def end(result: Outcome[None]) -> None:
+        def end(result: Written) -> None:
             if isinstance(result, Error) and isinstance(result.error, DatabaseError):
                 result = Error(unavailable(result.error))
             done(result)

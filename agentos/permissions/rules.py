@@ -24,6 +24,7 @@ from .rule_index import RuleIndex
 OWN, PARENT, GROUP = "${own}", "${parent}", "${group}"
 RELATIONS = {PARENT: "your parent", OWN: "an agent that you spawned", GROUP: "an agent with your supervisor"}
 """The patterns that match by relation to the holder, and what each stands for. ``${own}``: at any depth."""
+MAX_DECIDED = 1000  # decisions about callers that one set remembers
 
 
 class AgentRelation(Struct, frozen=True):
@@ -49,6 +50,7 @@ class Rules:
             kind: {effect: [] for effect in EFFECTS} for kind in KINDS
         }
         self._call_decisions: dict[str, Decision] = {}
+        self._decided: dict[tuple[Right, AgentRelation], Decision] = {}
         self._refused: dict[tuple[Op, ...], Mapping[Op, Decision]] = {}
         self._relations: dict[tuple[Kind, Effect], list[tuple[Rule, str]]] = {}
         for rule in sorted(given.rules, key=lambda rule: rule.fallback):
@@ -64,7 +66,18 @@ class Rules:
         }
 
     def decide(self, right: Right, relation: AgentRelation | None = None) -> Decision:
-        """Decide on a right. Enforcing and explaining both use this function."""
+        """Decide on a right. Enforcing and explaining both use this function. What concerns a caller is cached."""
+        if relation is None:
+            return self._decide(right, None)
+        asked = right, relation
+        found = self._decided.get(asked)
+        if found is None:
+            if len(self._decided) >= MAX_DECIDED:
+                self._decided.clear()
+            found = self._decided[asked] = self._decide(right, relation)
+        return found
+
+    def _decide(self, right: Right, relation: AgentRelation | None) -> Decision:
         decisions = [self.decide_call(right.action)]
         if decisions[0].effect == "deny":
             return decisions[0]

@@ -69,10 +69,11 @@ Done: TypeAlias = Callable[[Outcome[Any]], object]
 class _Unit:
     """Queued work; ``what`` names it in the log if it fails and ``done`` is None.
 
-    ``batch``, if set, does the work of ``item`` together with its neighbours in the queue that have the same ``batch``.
+    Instead of ``work``, a ``batch`` does that of ``item`` together with its neighbours in the queue that have the same
+    ``batch``.
     """
 
-    work: Callable[[sqlite3.Connection], Any]
+    work: Callable[[sqlite3.Connection], Any] | None = None
     what: str | None = None
     batch: "Batch | None" = None
     item: Any = None
@@ -132,7 +133,7 @@ class Database:
 
     async def write_in_batch(self, batch: Batch, item: object, announce: Callable[[Any], None] | None = None) -> Any:
         """Like :meth:`write` for one item; those that wait at the same time are passed to ``batch`` together."""
-        return await self._queue_and_wait(_batched(batch, item), announce)
+        return await self._queue_and_wait(_Unit(batch=batch, item=item), announce)
 
     def begin(self, work: Callable[[sqlite3.Connection], object], done: Done) -> Callable[[], bool]:
         """Like :meth:`write` without a task: ``done`` is called with the outcome, in the order of the commits.
@@ -144,7 +145,7 @@ class Database:
 
     def begin_in_batch(self, batch: Batch, item: object, done: Done) -> Callable[[], bool]:
         """Like :meth:`begin` for one item of a batch."""
-        return self._begin(_batched(batch, item), done)
+        return self._begin(_Unit(batch=batch, item=item), done)
 
     def _begin(self, unit: _Unit, done: Done) -> Callable[[], bool]:
         unit.done = done
@@ -203,10 +204,6 @@ class Database:
         return units
 
 
-def _batched(batch: Batch, item: object) -> _Unit:
-    return _Unit(partial(batch, [item]), batch=batch, item=item)
-
-
 class _Writer:
     """The only user of the connection."""
 
@@ -254,10 +251,10 @@ class _Writer:
         try:
             results: list[Outcome[Any]] = []
             for batch, together in itertools.groupby(units, attrgetter("batch")):
-                if batch is None:
-                    results += [self._run_in_savepoint(unit.work) for unit in together]
-                else:
+                if batch is not None:
                     results += self._run_batch(batch, [unit.item for unit in together])
+                else:
+                    results += [self._run_in_savepoint(unit.work) for unit in together if unit.work is not None]
             changes = self._connection.total_changes != before  # some only read
             if changes:
                 self._connection.execute("UPDATE witness SET commits = commits + 1")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from agentos.access.callers import Callers
 from agentos.access.event_sight import find_family, list_above
+from agentos.access.sets import SetReader
 from agentos.agents.jail.usage import UsageReader
 from agentos.agents.life.counter import LifeCounter
 from agentos.agents.life.entries import LifeEntries
@@ -96,12 +97,15 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         approvals=approvals,
         background=Background(),
         secrets=stores.secrets,
-        known=config.permissions,
-        names=names,
-        jailed=replace(names, workspace=WORKSPACE, code=CODE),
+        sets=SetReader(
+            config.permissions,
+            names,
+            replace(names, workspace=WORKSPACE, code=CODE),
+            stores.secrets,
+            priced=bool(prices_of(config.llm)),
+        ),
         kernel_account=model.account,
         default_budget=config.llm.default_budget,
-        priced=bool(prices_of(config.llm)),
         ids=stores.caller_ids,
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
     )

@@ -25,7 +25,7 @@ from agentos.permissions.link_sets import LINK_SETS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.permissions.sets import files as set_files
-from agentos.services.events import AgentOver, Event
+from agentos.services.events import AgentOver
 from agentos.services.http.secrets import Secrets
 from agentos.services.mail.mailboxes import KERNEL, KERNEL_ID, Mailboxes
 from agentos.services.quotas import Quota, limits_model, merge_quotas
@@ -179,9 +179,9 @@ class Callers:
             return self._guests.get(guest)
         return next((one for one in reversed(self._guests.values()) if one.name == guest), None)
 
-    def forget_agent(self, event: Event) -> None:
+    def forget_agent(self, event: AgentOver) -> None:
         """Clean up after an agent that is over. A declared one keeps its mailbox: its group may be restarted."""
-        agent = self.registry.get(event.agent_id) if isinstance(event, AgentOver) else None
+        agent = self.registry.get(event.agent_id)
         if agent is not None and not agent.declared:
             self.forget(agent)
 

@@ -27,7 +27,7 @@ from agentos.permissions.patterns.base import Names
 from agentos.sandbox.files.root_files import CODE, WORKSPACE
 from agentos.services.audit.log import Audit
 from agentos.services.event_log.ring import EventLog
-from agentos.services.events import Subscriber
+from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, Subscriber
 from agentos.services.http.secrets import Secrets
 from agentos.services.ids import Ids
 from agentos.services.logs.log import Logs
@@ -114,21 +114,27 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
     event_log.above = partial(list_above, registry)
     event_log.find_family = partial(find_family, registry, callers.find_guest)
     events.log = event_log.take_event
-    events.subscribers = (
-        log_event,
-        life_entries.record,
-        approvals.end_life,
-        mail.take_event,
-        partial(add_to_output, registry),
-        callers.forget_agent,
-        lives.count_end,
-        spaces.end_session,
-        show,
-        logs.take_event,
-        partial(log_kernel_event, logs),
-    )
     logs.identify = partial(identify_log, registry)
-    return Access(events, event_log, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
+    access = Access(events, event_log, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
+    _subscribe(access, show)
+    return access
+
+
+def _subscribe(access: Access, show: Subscriber) -> None:
+    """Subscribe to events, in the order in which each is delivered."""
+    subscribe = access.events.subscribe
+    subscribe(log_event)
+    subscribe(access.life_entries.record)
+    subscribe(access.approvals.end_life)
+    subscribe(access.mail.end_life, AgentExited)
+    subscribe(access.mail.tell_spawner, AgentEscalated)
+    subscribe(partial(add_to_output, access.registry))
+    subscribe(access.callers.forget_agent, AgentOver)
+    subscribe(access.lives.count_end, AgentExited)
+    subscribe(access.state.end_session, AgentOver, AgentFailed)
+    subscribe(show)
+    subscribe(access.logs.take_event)
+    subscribe(partial(log_kernel_event, access.logs))
 
 
 def _construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:

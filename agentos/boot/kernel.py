@@ -43,7 +43,7 @@ from agentos.recordings.replay.resume import Resumer
 from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
-from agentos.services.events import Subscriber
+from agentos.services.events import AgentExited, AgentOver, Subscriber
 from agentos.services.http.cassette import Cassette
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
@@ -117,13 +117,12 @@ class Kernel:
         self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)
         self.storage = bound_storage(settings.config.storage, host, access)
-        self.events.subscribers = (
-            *self.events.subscribers,
-            *(notices.take_event for notices in self.notices),
-            self.network.client.take_event,
-            self.sampler.take_event,
-            self.traffic.take_event,
-        )
+        for notices in self.notices:
+            if notices.command:
+                self.events.subscribe(notices.take_event)
+        self.events.subscribe(self.network.client.end_life, AgentExited)
+        self.events.subscribe(self.sampler.take_event)
+        self.events.subscribe(self.traffic.end_life, AgentExited)
         uids = kernel.uids
         self.find_user = find_user_but(range(uids.first, uids.first + uids.count))
         self.telemetry = self._construct_telemetry(access)
@@ -137,7 +136,8 @@ class Kernel:
         self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
         self.timers = Timers(access.registry, runs, self.supervision.wake, self.supervision.begun)
         self.waker = self._construct_waker(access)
-        self.events.subscribers = (*self.events.subscribers, self.servers.take_event, self.waker.take_event)
+        self.events.subscribe(self.servers.forget_agent, AgentOver)
+        self.events.subscribe(self.waker.take_event)
         self.reload = self._construct_reload()
         # The table of each caller is made from this one, so it comes before the first agent.
         self.callers.serve(table(self._list_services(access, host_view)))

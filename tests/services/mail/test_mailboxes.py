@@ -249,9 +249,9 @@ def test_a_spawner_is_told_that_its_agent_was_given_up() -> None:
     boxes = Mailboxes()
     spawner = boxes.open(7, "spawner")
 
-    boxes.take_event(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=7))
-    boxes.take_event(AgentEscalated("root/b", "declared: it has no spawner", 10, "b"))
-    boxes.take_event(AgentExited(9, "a", "exit status 1"))
+    boxes.tell_spawner(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=7))
+    boxes.tell_spawner(AgentEscalated("root/b", "declared: it has no spawner", 10, "b"))
+    boxes.end_life(AgentExited(9, "a", "exit status 1"))
 
     [message] = spawner.messages
     assert (message.from_id, message.from_name, message.from_kind) == (0, "kernel", "kernel")
@@ -270,7 +270,7 @@ def test_an_escalation_to_a_full_or_closed_mailbox_is_dropped() -> None:
         full.put(message())
 
     for spawner in (7, 8):
-        boxes.take_event(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner))
+        boxes.tell_spawner(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner))
 
     assert len(full.messages) == MAX_MESSAGES
 

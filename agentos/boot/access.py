@@ -15,7 +15,14 @@ from agentos.agents.life.entries import LifeEntries
 from agentos.agents.life.life import home
 from agentos.agents.registry import Registry
 from agentos.agents.state_spaces import StateSpaces
-from agentos.agents.tree.event_lines import add_to_output, identify_log, log_event, log_kernel_event
+from agentos.agents.tree.event_lines import (
+    OUTPUT_WORDS,
+    add_to_output,
+    identify_log,
+    log_event,
+    log_isolation,
+    log_start,
+)
 from agentos.config.load import Config
 from agentos.database import Database
 from agentos.kernel.background import Background
@@ -27,7 +34,15 @@ from agentos.permissions.patterns.base import Names
 from agentos.sandbox.files.root_files import CODE, WORKSPACE
 from agentos.services.audit.log import Audit
 from agentos.services.event_log.ring import EventLog
-from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, Subscriber
+from agentos.services.events import (
+    AgentEscalated,
+    AgentExited,
+    AgentFailed,
+    AgentOver,
+    IsolationProbed,
+    KernelStarted,
+    Subscriber,
+)
 from agentos.services.http.secrets import Secrets
 from agentos.services.ids import Ids
 from agentos.services.logs.log import Logs
@@ -128,13 +143,14 @@ def _subscribe(access: Access, show: Subscriber) -> None:
     subscribe(access.approvals.end_life)
     subscribe(access.mail.end_life, AgentExited)
     subscribe(access.mail.tell_spawner, AgentEscalated)
-    subscribe(partial(add_to_output, access.registry))
+    subscribe(partial(add_to_output, access.registry), *OUTPUT_WORDS)
     subscribe(access.callers.forget_agent, AgentOver)
     subscribe(access.lives.count_end, AgentExited)
     subscribe(access.state.end_session, AgentOver, AgentFailed)
     subscribe(show)
     subscribe(access.logs.take_event)
-    subscribe(partial(log_kernel_event, access.logs))
+    subscribe(partial(log_start, access.logs), KernelStarted)
+    subscribe(partial(log_isolation, access.logs), IsolationProbed)
 
 
 def _construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:

@@ -1,6 +1,6 @@
 """Callers: assigns identity, permissions and the call table to every operator connection, guest and agent."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 from attrs import define, field
@@ -24,13 +24,12 @@ from agentos.permissions.levels import LEVELS, default, is_trusted
 from agentos.permissions.link_sets import LINK_SETS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
-from agentos.permissions.sets import examples as set_examples
 from agentos.permissions.sets import files as set_files
-from agentos.services.events import AgentOver, Event
+from agentos.services.events import AgentOver
 from agentos.services.http.secrets import Secrets
 from agentos.services.mail.mailboxes import KERNEL, KERNEL_ID, Mailboxes
 from agentos.services.quotas import Quota, limits_model, merge_quotas
-from agentos.threads import Limiter, run_in_thread
+from agentos.threads import run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy
 from agentos_sdk.values import Limits
@@ -38,8 +37,7 @@ from agentos_sdk.values import Limits
 from .call_tables import CallTables, StandIn
 from .peer_identity import Peers
 from .places import Places
-
-MAX_SET_SIZE_OF_OTHERS = set_files.SetSize(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
+from .sets import SetReader, limit_set
 
 GIVEN_UP = Decision("allow", "a caller may give up its rights", "")
 
@@ -48,9 +46,8 @@ GIVEN_UP = Decision("allow", "a caller may give up its rights", "")
 class Callers:
     """All callers of one kernel.
 
-    ``known`` are the configuration file's permission sets. ``names`` are the values of ``~`` and ``${...}`` in patterns
-    for callers without a jail, ``jailed`` for callers with one. ``kernel_account`` is the model's share for all callers
-    together. :meth:`serve` must be called before the first connection.
+    ``kernel_account`` is the model's share for all callers together. :meth:`serve` must be called before the first
+    connection.
     """
 
     registry: Registry
@@ -60,12 +57,9 @@ class Callers:
     approvals: Approvals
     background: Background
     secrets: Secrets
-    known: Mapping[str, PermissionSet]
-    names: Names
-    jailed: Names
+    sets: SetReader
     kernel_account: Account
     default_budget: Sequence[Quota]  # of an agent or a guest that isn't trusted and has no other
-    priced: bool  # whether any model has a price
     ids: Iterator[int]  # of callers
     kernels: Sequence[str]  # directories that only the kernel may access
     authorizer: PermissionAuthorizer = field(init=False)
@@ -77,7 +71,6 @@ class Callers:
     standing_in: dict[str, StandIn] = field(factory=dict)  # for agents about to be spawned, by their names
     _operators: dict[int, Caller] = field(factory=dict)  # connections on the operator's socket, by id; also guests
     _guests: dict[int, Caller] = field(factory=dict)  # connected ones, by id
-    _reading: Limiter = field(factory=lambda: Limiter(1))
 
     def __attrs_post_init__(self) -> None:
         self.peers = Peers(self.registry)
@@ -88,9 +81,8 @@ class Callers:
         self.tables = CallTables(self.authorizer)
 
     def serve(self, calls: Sequence[Syscall]) -> None:
-        """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
-        set_examples.compile_set(default(jailed=True), self.jailed)
-        set_examples.compile_set(default(jailed=False), self.names)
+        """Set the served calls."""
+        self.sets.compile_defaults()
         self.tables.serve(calls)
 
     # -- Connecting and disconnecting ------------------------------------------------------------------------------
@@ -99,7 +91,7 @@ class Callers:
         """The identity of a new agent; it never has more rights than its spawner."""
         number = self._admit(
             spec.permissions or default(spec.jailed),
-            self.jailed if spec.jailed else self.names,
+            self.sets.names_of(jailed=spec.jailed),
             spawner.id if spawner is not None else None,
         )
         self.mail.open(number, spec.name, kept=self._name_account(spec, spawner) if spec.mailbox == "kept" else None)
@@ -139,7 +131,7 @@ class Callers:
 
     def of_server(self, name: str, given: PermissionSet) -> Caller:
         """The identity of an MCP server, for what the kernel does on its behalf; no connection has it."""
-        number = self._admit(given, self.names, None)
+        number = self._admit(given, self.sets.names, None)
         self.mail.open(number)
         caller = Caller(number, "guest", name, self.tables.of(number), self.authorizer, self.audit)
         caller.approvals, caller.family, caller.counts = self.approvals, f"guest {name}", self.guest_counts
@@ -152,7 +144,7 @@ class Callers:
 
     def admit_operator(self, uid: int, name: str | None = None) -> Caller:
         """The operator on a connection of its own, of a process of ``uid``; ``name`` stands in the audit log."""
-        number = self._admit(LEVELS["unrestricted"], self.names, None, is_operator=True)
+        number = self._admit(LEVELS["unrestricted"], self.sets.names, None, is_operator=True)
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
         table = self.tables.whole(number)
@@ -187,9 +179,9 @@ class Callers:
             return self._guests.get(guest)
         return next((one for one in reversed(self._guests.values()) if one.name == guest), None)
 
-    def forget_agent(self, event: Event) -> None:
+    def forget_agent(self, event: AgentOver) -> None:
         """Clean up after an agent that is over. A declared one keeps its mailbox: its group may be restarted."""
-        agent = self.registry.get(event.agent_id) if isinstance(event, AgentOver) else None
+        agent = self.registry.get(event.agent_id)
         if agent is not None and not agent.declared:
             self.forget(agent)
 
@@ -211,7 +203,9 @@ class Callers:
         if level is not None and permissions is not None:
             raise BadRequest("permissions: level says it already; leave one of them out")
         wanted = permissions if permissions is not None else level
-        given = default(jailed=False) if wanted is None else await self.read_set(wanted, "permissions", "HELLO", caller)
+        given = (
+            default(jailed=False) if wanted is None else await self.sets.read(wanted, "permissions", "HELLO", caller)
+        )
         self.authorizer.check_layer_left(given, caller.id)
         if kept:
             self._check_mailbox(caller, name)
@@ -262,28 +256,6 @@ class Callers:
 
     # -- Permissions -----------------------------------------------------------------------------------------------
 
-    async def read_set(self, wanted: object, field: str, call: str, caller: Caller) -> PermissionSet:
-        """Parse the permission set of a request; raises ``BadRequest`` with all its mistakes."""
-        source = f"{call} by {caller.name}"
-        try:
-            if isinstance(wanted, str):
-                return set_files.read_set(wanted, source, self.known, self.jailed)
-            most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MAX_SET_SIZE_OF_OTHERS
-            async with caller.turn:
-                found = await run_in_thread(self._read_set, wanted, source, most, limiter=self._reading)
-            set_files.check_secrets(found, self.secrets.settings)
-        except set_files.BadSet as error:
-            raise BadRequest(error.describe_mistakes(field)) from None
-        if not self.priced and any(quota.what == "money" for quota in found.quotas):
-            raise BadRequest(f"{field}.quotas: one of money needs the model's price, and there is no [llm.prices]")
-        return found
-
-    def _read_set(self, wanted: object, source: str, most: set_files.SetSize) -> PermissionSet:
-        """Parse and precompute a set for callers with and without a jail. A large one takes up to a second."""
-        found = set_files.read_set(wanted, source, self.known, self.jailed, most)
-        set_examples.compile_set(found, self.names)
-        return found
-
     def give(self, agent: Agent, given: PermissionSet, by: Caller) -> None:
         """Replace an agent's set. It applies to the next call, and as an upper bound to all descendants."""
         self.authorizer.replace_set(agent.id, given, by.id)
@@ -293,11 +265,11 @@ class Callers:
         """Raise ``PermissionDenied`` for grants the caller lacks, ``QuotaExceeded`` after too many narrowings."""
         check = self.authorizer.check_narrower
         async with caller.turn:
-            await run_in_thread(check, given, caller.id, field, limiter=self._reading)
+            await run_in_thread(check, given, caller.id, field, limiter=self.sets.reading)
 
     def declare(self, agent: Agent, spec: AgentSpec) -> None:
         """Replace a declared agent's rights by those of this spec; what it narrowed, or SET_PERMS gave, is dropped."""
-        names = self.jailed if spec.jailed else self.names
+        names = self.sets.names_of(jailed=spec.jailed)
         self.authorizer.replace_all(agent.id, spec.permissions or default(spec.jailed), names)
         self._apply_set(agent, spec.permissions)
 
@@ -390,15 +362,3 @@ class Callers:
             return guest.name == agent.guest
         of_operator = agent.parent is None and agent.guest is None
         return of_operator and other not in self._guests and self.registry.get(other) is None
-
-
-def limit_set(given: PermissionSet, held: PermissionSet) -> PermissionSet:
-    """A set that stands for both, where the grants of ``given`` are within those of ``held``: for forks, for example.
-
-    What a person is asked about by ``held`` it asks about as well.
-    """
-    others = (rule for rule in held.rules if rule.effect != "allow" and rule not in given.rules)
-    limits = dict(held.limits)
-    for name, most in given.limits:
-        limits[name] = min(most, limits.get(name, most))
-    return attrs.evolve(given, rules=(*given.rules, *others), limits=tuple(limits.items()))

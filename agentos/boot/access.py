@@ -8,13 +8,21 @@ from msgspec.structs import replace
 
 from agentos.access.callers import Callers
 from agentos.access.event_sight import find_family, list_above
+from agentos.access.sets import SetReader
 from agentos.agents.jail.usage import UsageReader
 from agentos.agents.life.counter import LifeCounter
 from agentos.agents.life.entries import LifeEntries
 from agentos.agents.life.life import home
 from agentos.agents.registry import Registry
 from agentos.agents.state_spaces import StateSpaces
-from agentos.agents.tree.event_lines import add_to_output, identify_log, log_event, log_kernel_event
+from agentos.agents.tree.event_lines import (
+    OUTPUT_WORDS,
+    add_to_output,
+    identify_log,
+    log_event,
+    log_isolation,
+    log_start,
+)
 from agentos.config.load import Config
 from agentos.database import Database
 from agentos.kernel.background import Background
@@ -26,7 +34,15 @@ from agentos.permissions.patterns.base import Names
 from agentos.sandbox.files.root_files import CODE, WORKSPACE
 from agentos.services.audit.log import Audit
 from agentos.services.event_log.ring import EventLog
-from agentos.services.events import Subscriber
+from agentos.services.events import (
+    AgentEscalated,
+    AgentExited,
+    AgentFailed,
+    AgentOver,
+    IsolationProbed,
+    KernelStarted,
+    Subscriber,
+)
 from agentos.services.http.secrets import Secrets
 from agentos.services.ids import Ids
 from agentos.services.logs.log import Logs
@@ -96,12 +112,15 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         approvals=approvals,
         background=Background(),
         secrets=stores.secrets,
-        known=config.permissions,
-        names=names,
-        jailed=replace(names, workspace=WORKSPACE, code=CODE),
+        sets=SetReader(
+            config.permissions,
+            names,
+            replace(names, workspace=WORKSPACE, code=CODE),
+            stores.secrets,
+            priced=bool(prices_of(config.llm)),
+        ),
         kernel_account=model.account,
         default_budget=config.llm.default_budget,
-        priced=bool(prices_of(config.llm)),
         ids=stores.caller_ids,
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
     )
@@ -110,21 +129,28 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
     event_log.above = partial(list_above, registry)
     event_log.find_family = partial(find_family, registry, callers.find_guest)
     events.log = event_log.take_event
-    events.subscribers = (
-        log_event,
-        life_entries.record,
-        approvals.end_life,
-        mail.take_event,
-        partial(add_to_output, registry),
-        callers.forget_agent,
-        lives.count_end,
-        spaces.end_session,
-        show,
-        logs.take_event,
-        partial(log_kernel_event, logs),
-    )
     logs.identify = partial(identify_log, registry)
-    return Access(events, event_log, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
+    access = Access(events, event_log, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
+    _subscribe(access, show)
+    return access
+
+
+def _subscribe(access: Access, show: Subscriber) -> None:
+    """Subscribe to events, in the order in which each is delivered."""
+    subscribe = access.events.subscribe
+    subscribe(log_event)
+    subscribe(access.life_entries.record)
+    subscribe(access.approvals.end_life)
+    subscribe(access.mail.end_life, AgentExited)
+    subscribe(access.mail.tell_spawner, AgentEscalated)
+    subscribe(partial(add_to_output, access.registry), *OUTPUT_WORDS)
+    subscribe(access.callers.forget_agent, AgentOver)
+    subscribe(access.lives.count_end, AgentExited)
+    subscribe(access.state.end_session, AgentOver, AgentFailed)
+    subscribe(show)
+    subscribe(access.logs.take_event)
+    subscribe(partial(log_start, access.logs), KernelStarted)
+    subscribe(partial(log_isolation, access.logs), IsolationProbed)
 
 
 def _construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:

@@ -43,7 +43,7 @@ from agentos.recordings.replay.resume import Resumer
 from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
-from agentos.services.events import Subscriber
+from agentos.services.events import AgentExited, AgentOver, Subscriber
 from agentos.services.http.cassette import Cassette
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
@@ -97,22 +97,19 @@ class Kernel:
         recordings: Recorder,
         cassette: Cassette | None,
     ) -> None:
-        kernel, root = settings.config.kernel, settings.config.root
+        kernel = settings.config.kernel
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
         self.approvals = access.approvals
         self.state = access.state.state
         self.event_log = access.event_log
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
-        self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
-        self.poller = Poller()
+        self.poller, self.started = Poller(), trio.Event()
         # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
-        overlays = self.jails.workspaces.overlays
-        overlays.list_known = partial(list_lineages, root, access.registry)
-        self.snapshots = Snapshots(overlays, Kept(self.state, access.mail))
+        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
         self.replays = Replays()
         self.imports = Imports(host.state_dir, self.state)
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit, cassette)
@@ -120,14 +117,13 @@ class Kernel:
         self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)
         self.storage = bound_storage(settings.config.storage, host, access)
-        self.events.subscribers = (
-            *self.events.subscribers,
-            *(notices.take_event for notices in self.notices),
-            self.network.client.take_event,
-            self.sampler.take_event,
-            self.traffic.take_event,
-        )
-        uids = settings.config.kernel.uids
+        for notices in self.notices:
+            if notices.command:
+                self.events.subscribe(notices.take_event)
+        self.events.subscribe(self.network.client.end_life, AgentExited)
+        self.events.subscribe(self.sampler.take_event)
+        self.events.subscribe(self.traffic.end_life, AgentExited)
+        uids = kernel.uids
         self.find_user = find_user_but(range(uids.first, uids.first + uids.count))
         self.telemetry = self._construct_telemetry(access)
         self.telemetry.open()
@@ -139,38 +135,32 @@ class Kernel:
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
         self.timers = Timers(access.registry, runs, self.supervision.wake, self.supervision.begun)
-        self.waker = Waker(
-            access.registry,
-            access.mail,
-            access.event_log,
-            self.callers.authorizer,
-            self.supervision.wake,
-            self.supervision.start_stop.end_idle,
-            self.supervision.begun,
-            self.timers.take_event,
-        )
-        self.events.subscribers = (*self.events.subscribers, self.servers.take_event, self.waker.take_event)
+        self.waker = self._construct_waker(access)
+        self.events.subscribe(self.servers.forget_agent, AgentOver)
+        self.events.subscribe(self.waker.take_event)
         self.reload = self._construct_reload()
         # The table of each caller is made from this one, so it comes before the first agent.
         self.callers.serve(table(self._list_services(access, host_view)))
-        self.supervision.build(root)
+        self.supervision.build(settings.config.root)
         self.recorder = recorder
         recorder.look = self.look
 
     def _construct_jails(self, access: Access) -> Jails:
         settings, host = self.settings, self.host
+        workspaces = Workspaces(
+            host.state_dir,
+            is_root(),
+            [Path(host.run.directory), Path(settings.socket)],
+            str(settings.config.file) if settings.config.file is not None else None,
+        )
+        workspaces.overlays.list_known = partial(list_lineages, settings.config.root, access.registry)
         return Jails(
             spawner=host.spawner,
             host=probe.read_host(),
             cgroups=host.cgroups,
             outer_ids=host.outer_ids,
             blocks=host.blocks,
-            workspaces=Workspaces(
-                host.state_dir,
-                is_root(),
-                [Path(host.run.directory), Path(settings.socket)],
-                str(settings.config.file) if settings.config.file is not None else None,
-            ),
+            workspaces=workspaces,
             images=Images(host.state_dir),
             sdk=host.sdk,
             sdk_alone=host.sdk_alone,
@@ -189,6 +179,18 @@ class Kernel:
             connection_limit=self.connection_limit,
             events=self.events,
             find_user=self.find_user,
+        )
+
+    def _construct_waker(self, access: Access) -> Waker:
+        return Waker(
+            access.registry,
+            access.mail,
+            access.event_log,
+            self.callers.authorizer,
+            self.supervision.wake,
+            self.supervision.start_stop.end_idle,
+            self.supervision.begun,
+            self.timers.take_event,
         )
 
     def _construct_reload(self) -> Reload:

@@ -65,7 +65,7 @@ class McpSetup:
             self._identities[server] = self.callers.of_server(asker_name(server), given), given
         caller, had = self._identities[server]
         if had != given:
-            self.callers.authorizer.replace_all(caller.id, given, self.callers.names)
+            self.callers.authorizer.replace_all(caller.id, given, self.callers.sets.names)
             self._identities[server] = caller, given
         return caller
 

@@ -21,4 +21,4 @@ def connect_recorder(recorder: Recorder, access: Access, events: Events, line: L
     recorder.choose_tables = callers.choose_tables
     callers.tables.recorder, callers.tables.is_recorded = recorder, recorder.wants
     callers.tables.watch = CommandFiles(recorder).watch
-    events.subscribers = (*events.subscribers, recorder.take_event)
+    events.subscribe(recorder.take_event)

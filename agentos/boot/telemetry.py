@@ -58,7 +58,7 @@ class Telemetry:
 
         spans = Spans(self.registry, self.line, self.config.otel.contents)
         self.callers.tables.observer = spans
-        self.events.subscribers = (*self.events.subscribers, spans.take_event)
+        self.events.subscribe(spans.take_event)
         self._services.append(TraceExporter(spans, endpoint).serve)
 
     def _open_metrics(self, host: str, port: int) -> None:

@@ -129,7 +129,7 @@ class Reload:
         await run_in_thread(log_exposed_files, new)
         self.callers.secrets.replace(new.http.secrets, values)
         changes = await supervision.declared.reload(self.config.root, new.root, found.changes)
-        self.callers.known = new.permissions
+        self.callers.sets.known = new.permissions
         self.servers.replace(new.mcp)
         await self.servers.forget_removed()
         http = attrs.evolve(self.config.http, secrets=new.http.secrets)

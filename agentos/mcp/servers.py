@@ -23,7 +23,7 @@ from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.llm.line import Line
-from agentos.services.events import AgentOver, Event
+from agentos.services.events import AgentOver
 from agentos.services.http.secrets import read_source
 from agentos.threads import run_in_thread
 from agentos_sdk.clients.suggestions import suggest_name
@@ -92,10 +92,8 @@ class Servers:
                     if isinstance(instance.key[1], str) and not session.calls and session.used_at < idle_since:
                         self._end(instance, "was ended: nothing used it")
 
-    def take_event(self, event: Event) -> None:
-        """A subscriber of events: ends the instances of an agent that is over, and forgets those that are over."""
-        if not isinstance(event, AgentOver):
-            return
+    def forget_agent(self, event: AgentOver) -> None:
+        """End the instances of an agent that is over, and forget those that are over; a subscriber."""
         for instance in [*self._instances.values()]:
             if instance.key[1] == event.agent_id:
                 self._end(instance, "was ended with the agent that used it")

@@ -330,9 +330,8 @@ def _build_landlock_step(
             *(PathRule(path, landlock.FileRights.WRITE_FILE | landlock.FileRights.IOCTL_DEV) for path in terminals),
         ],
     )
-    return s.Landlock(
-        rules.pack().hex(), tuple([(rule.path, int(rule.effective(rules.walls))) for rule in rules.paths]), ()
-    )
+    allowed = tuple([(rule.path, int(rule.effective(rules.walls))) for rule in rules.paths])
+    return s.Landlock(rules.pack().hex(), allowed)
 
 
 def _build_environment(policy: Policy, program: Program) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""Sandbox policy: what a program may see and use, as frozen values, and narrowing a child's policy to its parent's."""
+"""Sandbox policy: what a program may see and use, as frozen values."""
 
 import os.path
 from collections.abc import Mapping, Sequence
@@ -52,14 +52,6 @@ class Limits:
         """
         return min(2 * self.memory, _MAX_RLIMIT)
 
-    def narrow_to(self, parent: "Limits") -> "Limits":
-        """Take the lower of both, limit by limit."""
-        return Limits(**{one.name: min(getattr(self, one.name), getattr(parent, one.name)) for one in _fields(Limits)})
-
-
-def _fields(kind: type) -> "tuple[attrs.Attribute[object], ...]":
-    return tuple(attrs.fields(kind))
-
 
 def _check_absolute(_: object, attribute: "attrs.Attribute[Any]", path: Any) -> None:
     if path is not None and (not path.startswith("/") or os.path.normpath(path) != path or "\0" in path):
@@ -82,20 +74,6 @@ class Directory:
     path: str = field(validator=_check_absolute)
     protected: tuple[str, ...] = field(default=(), validator=_check_names)
     kept: bool = False
-
-    def narrow_to(self, parent: "Directory | Image | Overlay | None") -> "Directory":
-        """Add the parent's protected paths; :class:`BadPolicy` if this is outside the parent's or protected there."""
-        if not isinstance(parent, Directory) or not _is_beneath(self.path, parent.path):
-            raise BadPolicy(f"workspace: {self.path} is not in the parent's workspace")
-        held = [os.path.join(parent.path, name) for name in parent.protected]
-        if any(_is_beneath(self.path, path) for path in held):
-            raise BadPolicy(f"workspace: {self.path} is protected in the parent's workspace")
-        also = (os.path.relpath(path, self.path) for path in held if _is_beneath(path, self.path))
-        return Directory(self.path, tuple(dict.fromkeys((*self.protected, *also))))
-
-
-def _is_beneath(path: str, directory: str) -> bool:
-    return os.path.commonpath([path, directory]) == directory
 
 
 @frozen
@@ -219,23 +197,6 @@ class Policy:
     def builds(self) -> bool:
         """Whether what is written to its image's files stays."""
         return self.image is not None and bool(self.image.upper)
-
-    def narrow_to(self, parent: "Policy") -> "Policy":
-        """Narrow this policy to its parent's: lower limits, narrower profile, no wider network.
-
-        :class:`BadPolicy` if it names a writable host directory outside its parent's: there is no smaller directory to
-        give instead.
-        """
-        workspace = self.workspace
-        return attrs.evolve(
-            self,
-            workspace=workspace.narrow_to(parent.workspace) if isinstance(workspace, Directory) else workspace,
-            network=min(self.network, parent.network, key=NETWORKS.index),
-            limits=self.limits.narrow_to(parent.limits),
-            terminals=self.terminals and parent.terminals,
-            inside_root=self.inside_root and parent.inside_root,
-            profile=max(self.profile, parent.profile, key=PROFILES.index),
-        )
 
 
 @frozen

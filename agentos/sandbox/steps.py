@@ -312,12 +312,11 @@ class NoNewPrivileges(NamedTuple):
 class Landlock(NamedTuple):
     """Restrict the process with Landlock.
 
-    ``attributes`` is a packed ruleset in hex; ``paths`` are (path, rights), ``ports`` are (port, rights).
+    ``attributes`` is a packed ruleset in hex; ``paths`` are (path, rights).
     """
 
     attributes: str
     paths: tuple[tuple[str, int], ...]
-    ports: tuple[tuple[int, int], ...]
 
 
 class Seccomp(NamedTuple):

@@ -85,10 +85,10 @@ class Messages:
         def act(caller: Caller) -> Sent | Begin:
             if self.registry.is_over(box.id):
                 raise NotFound(f"{box.name} has ended and reads no messages")
-            letter, number = self.make_letter(caller, request.message), box.id
+            message, number = self.make_message(caller, request.message), box.id
             if box.kept is not None:
-                return partial(self.begin_send, caller, box, letter, number)
-            box.put(letter)
+                return partial(self.begin_send, caller, box, message, number)
+            box.put(message)
             return self.note_sent(caller, box, number)
 
         def show() -> str:
@@ -97,11 +97,11 @@ class Messages:
 
         return Prepared((right_to_send(box),), act, shown=show)
 
-    def begin_send(self, caller: Caller, box: Mailbox, letter: Message, number: int, done: Done) -> Withdraw:
+    def begin_send(self, caller: Caller, box: Mailbox, message: Message, number: int, done: Done) -> Withdraw:
         def end(result: Result) -> None:
             done(Value(self.note_sent(caller, box, number)) if isinstance(result, Value) else result)
 
-        return self.mail.begin_post(box, letter, end)
+        return self.mail.begin_post(box, message, end)
 
     def note_sent(self, caller: Caller, box: Mailbox, number: int) -> Sent:
         self.traffic.count(caller.id, Party(caller.kind, caller.shown_name, "SEND"), name_peer(box))
@@ -117,14 +117,14 @@ class Messages:
             )
 
         async def act(caller: Caller) -> Delivered:
-            letter, boxes = self.make_letter(caller, request.message), []
+            message, boxes = self.make_message(caller, request.message), []
             for number, box in enumerate(list(self.mail), 1):
                 if is_recipient(box):
                     boxes.append(box)
                 if not number % BATCH:
                     await trio.lowlevel.checkpoint()
             # At once: all mailboxes get broadcasts in the same order.
-            count, full = await self.mail.post_all(letter, boxes)
+            count, full = await self.mail.post_all(message, boxes)
             return Delivered(delivered_count=count, full=full)
 
         return Prepared((Right("broadcast"),), act)
@@ -139,12 +139,12 @@ class Messages:
             with trio.move_on_after(request.timeout):
                 await box.wait()
         await call.caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
-        letters = await self.mail.leases.take(box, request.max, request.lease)
-        call.undelivered = partial(self.mail.leases.put_back, box, letters, leased=request.lease is not None)
-        for letter in letters:
-            peer = "operator" if letter.from_kind == "operator" else letter.from_name
+        messages = await self.mail.leases.take(box, request.max, request.lease)
+        call.undelivered = partial(self.mail.leases.put_back, box, messages, leased=request.lease is not None)
+        for message in messages:
+            peer = "operator" if message.from_kind == "operator" else message.from_name
             self.traffic.count(call.caller.id, Party(call.caller.kind, call.caller.shown_name, "RECV"), peer)
-        return encode_letters(letters)
+        return encode_messages(messages)
 
     async def ack(self, call: Call, request: Ack) -> Acknowledged:
         if not request.ids:
@@ -193,7 +193,7 @@ class Messages:
         self.mail.register(caller.id, request.name)
         return Registered(agent_id=caller.id, name=request.name)
 
-    def make_letter(self, caller: Caller, message: object) -> Message:
+    def make_message(self, caller: Caller, message: object) -> Message:
         assert isinstance(message, msgspec.Raw)
         return Message(
             from_id=caller.id,
@@ -224,24 +224,24 @@ def right_to_send(box: Mailbox) -> Right:
     return Right("send", agent=box.id)
 
 
-def encode_letters(letters: list[Message]) -> bytes:
+def encode_messages(messages: list[Message]) -> bytes:
     """RECV's reply, assembled around messages that are JSON already."""
-    messages = b",".join(
+    encoded = b",".join(
         b'{"id":%d,"attempt":%d,"from_id":%d,"from":%d,"from_name":%s,"from_kind":%s,"message":%s,"sent_at":%.6f,"age_ms":%d}'
         % (
-            letter.id,
-            letter.attempt,
-            letter.from_id,
-            letter.from_id,
-            codec.encode(letter.from_name),
-            codec.encode(letter.from_kind),
-            letter.body,
-            letter.sent_at,
-            letter.age * 1000,
+            message.id,
+            message.attempt,
+            message.from_id,
+            message.from_id,
+            codec.encode(message.from_name),
+            codec.encode(message.from_kind),
+            message.body,
+            message.sent_at,
+            message.age * 1000,
         )
-        for letter in letters
+        for message in messages
     )
-    return b'{"success":true,"count":%d,"messages":[%s]}' % (len(letters), messages)
+    return b'{"success":true,"count":%d,"messages":[%s]}' % (len(messages), encoded)
 
 
 def count_mailbox(box: Mailbox) -> MailboxCounts:
@@ -258,25 +258,25 @@ def count_mailbox(box: Mailbox) -> MailboxCounts:
 
 
 def encode_mail(
-    letters: Sequence[Message], count: int, requeued: int, dropped: int, leases: Mapping[int, float]
+    messages: Sequence[Message], count: int, requeued: int, dropped: int, leases: Mapping[int, float]
 ) -> bytes:
-    """MAIL's reply with the first of ``letters``, as many as fit; ``leases`` are seconds by the message's id."""
+    """MAIL's reply with the first of ``messages``, as many as fit; ``leases`` are seconds by the message's id."""
     shown, size = list[bytes](), 0
-    for letter in letters:
-        size += len(letter.body)
+    for message in messages:
+        size += len(message.body)
         if shown and size > MAX_BATCH_BYTES:
             break
         shown.append(
             b'{"id":%d,"from_id":%d,"from_name":%s,"sent_at":%.6f,"attempt":%d,"size":%d,"message":%s,"leased":%s}'
             % (
-                letter.id,
-                letter.from_id,
-                codec.encode(letter.from_name),
-                letter.sent_at,
-                letter.attempt,
-                len(letter.body),
-                letter.body,
-                b"%.3f" % leases[letter.id] if letter.id in leases else b"null",
+                message.id,
+                message.from_id,
+                codec.encode(message.from_name),
+                message.sent_at,
+                message.attempt,
+                len(message.body),
+                message.body,
+                b"%.3f" % leases[message.id] if message.id in leases else b"null",
             )
         )
     rest = (b",".join(shown), count, requeued, dropped)

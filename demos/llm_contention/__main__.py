@@ -140,12 +140,12 @@ def ask_through_kernel(client: AgentOSClient, tasks: Mapping[str, Task], watch: 
 
 
 def receive_results(client: AgentOSClient, count: int) -> dict[str, Any]:
-    """The next letter of each of so many agents."""
+    """The next message of each of so many agents."""
     got: dict[str, Any] = {}
     while len(got) < count:
         came = client.recv_messages(timeout=TIMEOUT)["messages"]
         stage.check(bool(came), "every agent sends its result")
-        got |= {letter["from_name"]: letter["message"] for letter in came}
+        got |= {message["from_name"]: message["message"] for message in came}
     return got
 
 

@@ -41,12 +41,12 @@ def solve(kernel: AgentOSClient, questions: dict[int, str]) -> dict[int, dict[st
             ask(kernel, number, questions[number])
         rounds += 1
         while len(solved) < len(questions):
-            letters = kernel.recv_messages(timeout=RESEND_SECONDS)["messages"]
-            if not letters:
+            messages = kernel.recv_messages(timeout=RESEND_SECONDS)["messages"]
+            if not messages:
                 break
             rounds = 1
-            for letter in letters:
-                found = letter["message"]
+            for message in messages:
+                found = message["message"]
                 if found.get("event") == "AGENT_ESCALATED":  # sent by the kernel to the agent that spawned it
                     sys.exit(f"{found['name']} was given up: {found['reason']}")
                 solved[found["number"]] = found

@@ -38,8 +38,8 @@ def parse(text: str) -> str:
 def main() -> None:
     with AgentOSClient() as kernel:
         while True:
-            for letter in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
-                problem = letter["message"]
+            for message in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
+                problem = message["message"]
                 problem["expression"] = parse(problem["text"])
                 print(f"question {problem['number']}: {problem['expression'] or 'not understood'}", flush=True)
                 understood = bool(problem["expression"])

@@ -56,8 +56,8 @@ def careful(expression: str) -> Fraction:
 def main() -> None:
     with AgentOSClient() as kernel:
         while True:
-            for letter in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
-                problem = letter["message"]
+            for message in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
+                problem = message["message"]
                 method = careful if "rejected" in problem else quick
                 print(f"question {problem['number']}: thinking ({method.__name__})", flush=True)
                 time.sleep(THINKING)

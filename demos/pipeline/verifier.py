@@ -57,8 +57,8 @@ def go_back(expression: str, answer: str) -> tuple[bool, str]:
 def main() -> None:
     with AgentOSClient() as kernel:
         while True:
-            for letter in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
-                problem = letter["message"]
+            for message in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
+                problem = message["message"]
                 right, way = go_back(problem["expression"], problem["answer"])
                 again = not right and "rejected" not in problem
                 print(f"question {problem['number']}: {way}: {'right' if right else 'WRONG'}", flush=True)

@@ -5,6 +5,6 @@ from agentos import AgentOSClient
 with AgentOSClient() as kernel:
     count = 0
     while True:
-        for letter in kernel.recv_messages(timeout=60)["messages"]:
+        for message in kernel.recv_messages(timeout=60)["messages"]:
             count += 1
-            kernel.send_message({"pong": count}, to=letter["from_id"])
+            kernel.send_message({"pong": count}, to=message["from_id"])

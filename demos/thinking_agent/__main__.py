@@ -25,7 +25,7 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
 )
 TIMEOUT = 120.0  # seconds until the next piece of an answer; a real model may think first
 
-Letter = dict[str, Any]
+Json = dict[str, Any]
 
 
 def thinking_agent(talk: bool, real: bool) -> None:
@@ -38,7 +38,7 @@ def thinking_agent(talk: bool, real: bool) -> None:
     with stage.kernel(None if real else HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
         spawned = client.spawn("thinker", AGENT)
         stage.check(spawned["success"], f"the agent starts: {spawned.get('error')}")
-        said = [ask(client, letter) for letter in (typed_questions() if talk else scripted_questions())]
+        said = [ask(client, message) for message in (typed_questions() if talk else scripted_questions())]
         printed = [line["text"] for line in client.logs("thinker")["lines"]]
         stage.check("keys in my environment: []" in printed, "the agent has no key")
         running.stop()
@@ -59,14 +59,14 @@ def print_notices() -> None:
     )
 
 
-def scripted_questions() -> Iterator[Letter]:
+def scripted_questions() -> Iterator[Json]:
     for question in QUESTIONS:
         stage.heading("A picture, drawn by the agent" if question.get("picture") else "A question")
         click.secho(f"you:   {question['say']}", bold=True)
         yield question
 
 
-def typed_questions() -> Iterator[Letter]:
+def typed_questions() -> Iterator[Json]:
     stage.heading("Your turn; Ctrl-D ends it")
     with contextlib.suppress(EOFError):
         while True:
@@ -75,12 +75,12 @@ def typed_questions() -> Iterator[Letter]:
     click.echo()
 
 
-def ask(client: AgentOSClient, question: Letter) -> str:
+def ask(client: AgentOSClient, question: Json) -> str:
     """Send a question to the agent, show the answer as it comes, and return its whole text."""
     client.send_message(question, to_name="thinker")
     page = WordWrapper("agent: ")
-    for letter in letters(client):
-        match letter:
+    for message in messages(client):
+        match message:
             case {"delta": text}:
                 page.write(text)
             case {"used": name, "with": arguments, "result": result}:
@@ -95,14 +95,14 @@ def ask(client: AgentOSClient, question: Letter) -> str:
     return page.text
 
 
-def letters(client: AgentOSClient) -> Iterable[Letter]:
+def messages(client: AgentOSClient) -> Iterable[Json]:
     """The agent's messages about one answer."""
     while True:
         came = client.recv_messages(timeout=TIMEOUT)["messages"]
         stage.check(bool(came), "the agent continues its answer")
-        for letter in came:
-            yield letter["message"]
-            if "done" in letter["message"]:
+        for message in came:
+            yield message["message"]
+            if "done" in message["message"]:
                 return
 
 

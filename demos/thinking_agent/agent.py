@@ -48,10 +48,10 @@ def picture() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
-def build_turn(letter: dict[str, Any]) -> dict[str, Any]:
+def build_turn(message: dict[str, Any]) -> dict[str, Any]:
     """A question as a message of the conversation."""
-    content: list[dict[str, str]] = [{"type": "text", "text": letter["say"]}]
-    if letter.get("picture"):
+    content: list[dict[str, str]] = [{"type": "text", "text": message["say"]}]
+    if message.get("picture"):
         content.append({"type": "image", "data": b64encode(picture()).decode(), "mime_type": "image/png"})
     return {"role": "user", "content": content}
 
@@ -88,12 +88,12 @@ def main() -> None:
     with AgentOSClient() as kernel:
         print("keys in my environment:", [name for name in os.environ if "KEY" in name], flush=True)
         while True:
-            for letter in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
+            for message in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
 
-                def tell(message: object, to: int = letter["from_id"]) -> None:
+                def tell(message: object, to: int = message["from_id"]) -> None:
                     kernel.send_message(message, to=to)
 
-                conversation.append(build_turn(letter["message"]))
+                conversation.append(build_turn(message["message"]))
                 try:
                     answer(kernel, conversation, tell)
                 except CallError as error:

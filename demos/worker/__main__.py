@@ -41,7 +41,7 @@ def worker(socket: str) -> None:
     stage.notice("Jobs done: " + ", ".join(f"{name} {shares[name]}" for name in NAMES) + ".")
     stage.notice("They ran at the same time: three processes, each with an interpreter, and a crash, of its own.")
     stage.notice("None of them can see the others: pid:[...] is the Linux namespace in which each is alone.")
-    stage.notice("A job is a letter: the same worker takes jobs from any caller, and answers the sender.")
+    stage.notice("A job is a message: the same worker takes jobs from any caller, and answers the sender.")
 
 
 def deal(client: AgentOSClient, jobs: list[int]) -> list[tuple[str, dict[str, Any]]]:
@@ -53,10 +53,10 @@ def deal(client: AgentOSClient, jobs: list[int]) -> list[tuple[str, dict[str, An
         while idle and waiting:
             sent = client.send_message({"below": waiting.pop(0)}, to_name=idle.pop(0))
             stage.check(sent["success"], "a job is delivered")
-        letters = client.recv_messages(timeout=20)["messages"]
-        stage.check(bool(letters), "every job is answered")
-        for letter in letters:
-            name, result = letter["from_name"], letter["message"]
+        messages = client.recv_messages(timeout=20)["messages"]
+        stage.check(bool(messages), "every job is answered")
+        for message in messages:
+            name, result = message["from_name"], message["message"]
             click.echo(f"    {name} in {result['jail']}: {result['primes']:>7,} primes below {result['below']:,}")
             results.append((name, result))
             idle.append(name)

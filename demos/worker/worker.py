@@ -18,7 +18,7 @@ def primes_below(limit: int) -> int:
 
 with AgentOSClient() as kernel:
     while True:
-        for letter in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
-            below = letter["message"]["below"]
+        for message in kernel.recv_messages(max_messages=1, timeout=60)["messages"]:
+            below = message["message"]["below"]
             result = {"below": below, "primes": primes_below(below), "jail": JAIL}
-            kernel.send_message(result, to=letter["from_id"])
+            kernel.send_message(result, to=message["from_id"])

@@ -283,9 +283,9 @@ def test_send_and_logs(agentos: Agentos, kernel: Kernel) -> None:
         "with AgentOSClient() as me:\n"
         "    me.hello()\n"
         "    while True:\n"
-        "        for letter in me.recv_messages(timeout=60)['messages']:\n"
-        "            print(repr(letter['message']))\n"
-        "            if letter['message'] == 'end': raise SystemExit\n"
+        "        for message in me.recv_messages(timeout=60)['messages']:\n"
+        "            print(repr(message['message']))\n"
+        "            if message['message'] == 'end': raise SystemExit\n"
     )
     agentos("spawn", "reader", "--ready", "hello", "reader.py")
 

@@ -30,11 +30,11 @@ def run(code):
     return "done"
 
 while True:
-    for letter in me.recv_messages(timeout=60)["messages"]:
-        asked = letter["message"]
+    for message in me.recv_messages(timeout=60)["messages"]:
+        asked = message["message"]
         method = run if asked["method"] == "run" else getattr(me, asked["method"])
         answer = method(**asked.get("with", {}))
-        me.send_message(answer, to=letter["from_id"])
+        me.send_message(answer, to=message["from_id"])
 """
 """Makes the calls that it is sent, or runs the code, and sends back what was answered."""
 
@@ -61,9 +61,9 @@ def ask(client: AgentOSClient, agent: int, method: str, **arguments: object) -> 
     """What that agent was answered to a call of its own."""
     sent = client.send_message({"method": method, "with": arguments}, to=agent)
     assert sent["success"], sent
-    [letter] = client.recv_messages(1, timeout=PATIENCE)["messages"]
-    assert letter["from_id"] == agent
-    return letter["message"]
+    [message] = client.recv_messages(1, timeout=PATIENCE)["messages"]
+    assert message["from_id"] == agent
+    return message["message"]
 
 
 def up(reply: dict[str, Any]) -> dict[str, Any]:

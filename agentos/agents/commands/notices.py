@@ -51,7 +51,7 @@ class Notices:
 
     def take_event(self, event: Event) -> None:
         """A subscriber of events."""
-        if not self.command or (described := self.describe(event)) is None:
+        if (described := self.describe(event)) is None:
             return
         family, notice = described
         if self._make_room(family):

@@ -5,7 +5,7 @@ from attrs import define, field
 
 from agentos.agents.jail.usage import UsageReader
 from agentos.agents.registry import Agent, Registry
-from agentos.services.events import AgentExited, Event
+from agentos.services.events import AgentExited
 from agentos.services.usage import WRITE_INTERVAL, UsageLog
 from agentos_sdk.values import ResourceUsage
 
@@ -19,9 +19,9 @@ class LifeCounter:
     log: UsageLog
     _counted: dict[int, ResourceUsage] = field(factory=dict)  # by agent id: of the present life, added already
 
-    def count_end(self, event: Event) -> None:
+    def count_end(self, event: AgentExited) -> None:
         """Add what a life has used since it was last read."""
-        agent = self.registry.get(event.agent_id) if isinstance(event, AgentExited) else None
+        agent = self.registry.get(event.agent_id)
         if agent is not None:
             self._count(agent, agent.life.used or ResourceUsage())
             self._counted.pop(agent.id, None)

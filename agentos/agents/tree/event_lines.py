@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.agents.registry import Agent, Registry
 from agentos.services.events import (
@@ -32,6 +32,11 @@ log = logging.getLogger("agentos.agents")
 MAX_LAST_STATES = 50  # agents
 ROOT = "root"  # name of the root supervisor
 REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_give_up = "fail"'
+OUTPUT_WORDS: Mapping[type[AgentUnhealthy | AgentExited | AgentFailed], str] = {
+    AgentUnhealthy: "unhealthy",
+    AgentExited: "ended",
+    AgentFailed: "given up",
+}
 
 
 def log_event(event: Event) -> None:
@@ -95,29 +100,21 @@ def describe_fields(fields: Sequence[str]) -> str:
     return f" ({', '.join(fields)})" if fields else ""
 
 
-def add_to_output(registry: Registry, event: Event) -> None:
-    """Add the line ``unhealthy``, ``ended`` or ``given up`` to the output of the event's agent."""
-    match event:
-        case AgentUnhealthy(agent_id=number, reason=reason):
-            text = f"unhealthy: {reason}"
-        case AgentExited(agent_id=number, reason=reason):
-            text = f"ended: {reason}"
-        case AgentFailed(agent_id=number, reason=reason):
-            text = f"given up: {reason}"
-        case _:
-            return
-    agent = registry.get(number)
+def add_to_output(registry: Registry, event: AgentUnhealthy | AgentExited | AgentFailed) -> None:
+    """Add a line to the output of the event's agent."""
+    agent = registry.get(event.agent_id)
     if agent is not None:
-        agent.output.add("kernel", text)
+        agent.output.add("kernel", f"{OUTPUT_WORDS[type(event)]}: {event.reason}")
 
 
-def log_kernel_event(logs: Logs, event: Event) -> None:
+def log_start(logs: Logs, event: KernelStarted) -> None:
     """Add the kernel's start to its log on disk; the console prints it by itself."""
-    match event:
-        case KernelStarted(missing=missing):
-            logs.take_kernel_text("ready" + (f"; not up yet: {', '.join(missing)}" if missing else ""))
-        case IsolationProbed(isolation=isolation):
-            logs.take_kernel_text(f"isolation {isolation}")
+    logs.take_kernel_text("ready" + (f"; not up yet: {', '.join(event.missing)}" if event.missing else ""))
+
+
+def log_isolation(logs: Logs, event: IsolationProbed) -> None:
+    """Add what the host's isolation is to the kernel's log on disk."""
+    logs.take_kernel_text(f"isolation {event.isolation}")
 
 
 def log_last_state(registry: Registry, reason: str) -> None:

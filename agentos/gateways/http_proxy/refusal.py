@@ -21,7 +21,7 @@ ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def refuse(error: CallError, *, with_body: bool = True) -> bytes:
+def refuse(error: CallError) -> bytes:
     """The whole response that says why, also in its status line, which is what many programs show; it is the last."""
     text = str(error)
     code, phrase = STATUS.get(error.code, BAD_GATEWAY)
@@ -33,4 +33,4 @@ def refuse(error: CallError, *, with_body: bool = True) -> bytes:
         f"Content-Length: {len(body)}\r\n"
         "Connection: close\r\n\r\n"
     )
-    return head.encode("ascii") + (body if with_body else b"")
+    return head.encode("ascii") + body

@@ -237,7 +237,7 @@ def refuse(sock: socket.socket, error: Exception) -> None:
         sock.send(frame(0, Op.NOOP, encode_error(error)))
 
 
-def listen(path: str, mode: int = 0o600) -> socket.socket:
+def listen(path: str) -> socket.socket:
     """Open a listening socket at ``path``; replaces a stale socket there, but not a live or foreign one.
 
     Raises :class:`ListenError` if the path is in use by something else.
@@ -246,9 +246,7 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
         raise ListenError(f"{path}: a socket's path has at most 107 bytes: choose a shorter one with --socket")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        os.fchmod(
-            sock.fileno(), mode
-        )  # bind() creates the file with this mode, so no other user can connect at any moment
+        os.fchmod(sock.fileno(), 0o600)  # bind() creates the file with this mode: no other user can ever connect
         _remove_stale_socket(path)
         sock.bind(path)
         sock.listen(BACKLOG)

@@ -59,7 +59,6 @@ class QueueFull(Busy):
 
     def __init__(self, message: str, which: Literal["agent", "all"]) -> None:
         super().__init__(message, which=which)
-        self.which = which
 
 
 class FairQueue(Generic[T]):
@@ -77,10 +76,6 @@ class FairQueue(Generic[T]):
 
     def __len__(self) -> int:
         return self._waiting
-
-    def ready(self, pool: str = "") -> bool:
-        """Whether a request for this pool waits that is not parked."""
-        return bool(self._roots[pool].active)
 
     @property
     def closed(self) -> Collection[str]:
@@ -215,10 +210,6 @@ class FairQueue(Generic[T]):
         """The requests of closed lanes."""
         for lane in self._closed:
             yield from self._lanes.get(lane, ())
-
-    def position(self, ticket: Ticket[T]) -> int | None:
-        """Position of ``ticket`` in :meth:`order`; 1 is the next."""
-        return next((place for place, each in self.order() if each is ticket), None)
 
     def wait_times(self, path: Path) -> Waits | None:
         """Wait times of an agent; ``None``: none of its requests was chosen yet."""

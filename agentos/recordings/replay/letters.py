@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.access.foreign_letters import make_foreign
+from agentos.access.foreign_messages import make_foreign
 from agentos.kernel.caller import Caller
 from agentos.recordings.format import Json, encode_line
 from agentos.recordings.reader import RecordedCall

@@ -13,7 +13,6 @@ open already, nor stat, chdir, chmod or, below ABI 9, connecting to a socket in 
     16      8     scoped
 
 ``struct landlock_path_beneath_attr``, packed: 8 bytes allowed_access, 4 bytes parent_fd.
-``struct landlock_net_port_attr``: 8 bytes allowed_access, 8 bytes port.
 """
 
 import ctypes
@@ -23,11 +22,10 @@ import struct
 from collections.abc import Sequence
 from enum import IntFlag
 
-from attrs import field, frozen
 from msgspec import Struct
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same on every architecture
-RULE_PATH_BENEATH, RULE_NET_PORT = 1, 2
+RULE_PATH_BENEATH = 1
 CREATE_RULESET_VERSION = 1  # the flag that asks for the ABI version
 
 
@@ -139,27 +137,6 @@ class PathRule(Struct, frozen=True):
         return self.allowed & walls.files & (ALL_FILES if self.directory else FILE_RULE_RIGHTS)
 
 
-@frozen
-class PortRule:
-    """Allow ``allowed`` on a TCP port; port 0 stands for binding to any free port."""
-
-    port: int = field()
-    allowed: PortRights
-
-    @port.validator
-    def _check_port(self, _: object, port: int) -> None:
-        if not 0 <= port <= 0xFFFF:
-            raise ValueError(f"a TCP port is 0 to 65535, not {port}")
-
-    def pack(self, walls: HandledRights) -> bytes:
-        """``struct landlock_net_port_attr``."""
-        return struct.pack("=QQ", self.effective(walls), self.port)
-
-    def effective(self, walls: HandledRights) -> PortRights:
-        """The rights to pass to the kernel: those that are handled."""
-        return self.allowed & walls.ports
-
-
 class Ruleset(Struct, frozen=True):
     """A ruleset that a kernel of this ABI accepts. ``missing`` are the asked rights that can't be denied."""
 
@@ -167,7 +144,6 @@ class Ruleset(Struct, frozen=True):
     walls: HandledRights
     missing: HandledRights
     paths: tuple[PathRule, ...]
-    ports: tuple[PortRule, ...]
 
     def pack(self) -> bytes:
         """``struct landlock_ruleset_attr`` in the size of this ABI; a longer one with zeros would work too."""
@@ -176,9 +152,7 @@ class Ruleset(Struct, frozen=True):
         return struct.pack(f"={fields}Q", *values)
 
 
-def build_ruleset(
-    abi: int, asked: HandledRights, paths: Sequence[PathRule] = (), ports: Sequence[PortRule] = ()
-) -> Ruleset:
+def build_ruleset(abi: int, asked: HandledRights, paths: Sequence[PathRule] = ()) -> Ruleset:
     """Build a ruleset that denies the ``asked`` rights, as far as the ABI can, except where a rule allows them.
 
     Rules without a handled right are left out: the kernel refuses empty ones. ``ValueError`` if there is nothing to
@@ -194,7 +168,6 @@ def build_ruleset(
             asked.files & ~walls.files & ~FileRights.REFER, asked.ports & ~walls.ports, asked.scope & ~walls.scope
         ),
         tuple(rule for rule in paths if rule.effective(walls)),
-        tuple(rule for rule in ports if rule.effective(walls)),
     )
 
 

@@ -7,7 +7,7 @@ from agentos.sandbox import steps as s
 
 from . import libc
 
-_PATH_BENEATH, _NET_PORT = 1, 2
+_PATH_BENEATH = 1
 
 
 def no_new_privileges(_: s.NoNewPrivileges) -> None:
@@ -23,8 +23,6 @@ def landlock(step: s.Landlock) -> None:
                 libc.landlock_add(ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd))
             finally:
                 os.close(fd)
-        for port, rights in step.ports:
-            libc.landlock_add(ruleset, _NET_PORT, struct.pack("=QQ", rights, port))
         libc.landlock_restrict(ruleset)
     finally:
         os.close(ruleset)

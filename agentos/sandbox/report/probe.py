@@ -298,7 +298,7 @@ def _landlock_steps(abi: int) -> Sequence[Step]:
     allowed = landlock.READ | landlock.EXECUTE | landlock.FileRights.WRITE_FILE
     rules = landlock.build_ruleset(abi, walls, [landlock.PathRule("/", allowed)])
     paths = tuple((rule.path, int(rule.effective(rules.walls))) for rule in rules.paths)
-    return (s.Landlock(rules.pack().hex(), paths, ()),)
+    return (s.Landlock(rules.pack().hex(), paths),)
 
 
 async def _run_trial(spawner: Spawner, trial: Sequence[Step], surroundings: remedies.Surroundings) -> Finding:

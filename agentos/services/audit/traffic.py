@@ -10,7 +10,7 @@ from typing import NamedTuple
 from attrs import define, field
 
 from agentos.kernel.ports import Entry
-from agentos.services.events import AgentExited, Event
+from agentos.services.events import AgentExited
 
 from .log import Audit
 
@@ -61,10 +61,8 @@ class Traffic:
         for party, found in counts.items():
             self._write(party, found)
 
-    def take_event(self, event: Event) -> None:
+    def end_life(self, event: AgentExited) -> None:
         """Write the counts of an agent whose life has ended; a subscriber."""
-        if not isinstance(event, AgentExited):
-            return
         own = [party for party, found in self._counts.items() if found.agent == event.agent_id]
         if own and self.clock() >= self._wrote_end + END_SECONDS:
             self._wrote_end = self.clock()

@@ -17,7 +17,7 @@ from urllib.parse import urljoin
 import trio
 from attrs import define, field
 
-from agentos.services.events import AgentExited, Event
+from agentos.services.events import AgentExited
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
 
@@ -216,10 +216,9 @@ class Client:
             if self.cassette is not None:
                 self.cassette.close()
 
-    def take_event(self, event: Event) -> None:
-        """Close an agent's connections when a life of it has ended."""
-        if isinstance(event, AgentExited):
-            self.forget(event.agent_id)
+    def end_life(self, event: AgentExited) -> None:
+        """Close the connections of an agent whose life has ended; a subscriber."""
+        self.forget(event.agent_id)
 
     def forget(self, number: int) -> None:
         """Close a caller's connections."""

@@ -15,7 +15,7 @@ from attrs import define, field
 from msgspec.structs import replace
 from outcome import Error
 
-from agentos.services.events import AgentEscalated, AgentExited, Event, KernelStopping, Publish, discard
+from agentos.services.events import AgentEscalated, AgentExited, KernelStopping, Publish, discard
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, NotFound
 
@@ -332,15 +332,17 @@ class Mailboxes:
         if self.store is not None:
             await self.store.run(partial(copies.forget_others, tuple(kept)))
 
-    def take_event(self, event: Event) -> None:
-        """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up.
+    def end_life(self, event: AgentExited) -> None:
+        """Give back what an agent had leased in a life that has ended; a subscriber."""
+        if (box := self._by_id.get(event.agent_id)) is not None:
+            self.leases.end_life(box)
+
+    def tell_spawner(self, event: AgentEscalated) -> None:
+        """Tell a spawner of an agent that was given up; a subscriber.
 
         What ends with the kernel is counted from the event on that it stops.
         """
-        if isinstance(event, AgentExited):
-            if (box := self._by_id.get(event.agent_id)) is not None:
-                self.leases.end_life(box)
-        elif isinstance(event, AgentEscalated) and event.spawner is not None:
+        if event.spawner is not None:
             self._send_escalation(event, event.spawner)
         elif isinstance(event, KernelStopping):
             self._stops = True

@@ -172,7 +172,7 @@ class Spawning:
         """The new agent's permissions, if the request names them; never more than its spawner has."""
         if request.permissions is None:
             return None
-        given = await self.callers.read_set(request.permissions, "permissions", "SPAWN", caller)
+        given = await self.callers.sets.read(request.permissions, "permissions", "SPAWN", caller)
         self.callers.authorizer.check_not_wider(given, caller.id, "permissions")
         return given
 
@@ -221,7 +221,7 @@ class Spawning:
         check_restart_limits(spec, refuse)
         if caller.kind != "operator":
             check_class(spec.llm.class_, "llm.class", parent.queue_path if parent is not None else ())
-        if not self.callers.priced and any(quota.what == "money" for quota in spec.llm.budget):
+        if not self.callers.sets.priced and any(quota.what == "money" for quota in spec.llm.budget):
             raise BadRequest(f"llm.budget: {describe_missing_price()}")
         return spec
 

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Final
 
 import trio
+from attrs import frozen
 from msgspec import structs
 
 from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, digest_question, parse_think
@@ -44,20 +45,44 @@ MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed i
 def syscalls(
     line: Line, queue_path: Callable[[Caller], QueuePath], background: Background, max_payload: int
 ) -> tuple[Syscall, ...]:
-    async def parse(caller: Caller, body: bytes) -> ThinkRequest:
-        if len(body) <= MAX_INLINE_BYTES:
-            return parse_think(body, line.model)
-        return await caller.table.reader.run(caller, parse_think, body, line.model)
+    model = Thinking(line, queue_path)
+    return (
+        Syscall(
+            Op.THINK,
+            None,
+            parse=model.parse,
+            prepare=model.prepare,
+            encode=encode_reply,
+            limit=max_payload,
+            failure=FAILURE,
+            audit="outcome",
+            background=background,
+        ),
+        Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=model.prepare_report),
+    )
 
-    async def prepare(caller: Caller, request: ThinkRequest) -> Prepared:
+
+@frozen
+class Thinking:
+    """Answers THINK and LLM_REPORT."""
+
+    line: Line
+    queue_path: Callable[[Caller], QueuePath]
+
+    async def parse(self, caller: Caller, body: bytes) -> ThinkRequest:
+        if len(body) <= MAX_INLINE_BYTES:
+            return parse_think(body, self.line.model)
+        return await caller.table.reader.run(caller, parse_think, body, self.line.model)
+
+    async def prepare(self, caller: Caller, request: ThinkRequest) -> Prepared:
         question = request.question
         if question.model.startswith(LONG_SPELLING):
             question = question.for_model(plain_model_name(question.model), question.max_tokens)
         validate_question(question)  # before anything looks at each of its parts
-        route, rights = find_route(caller, line.routes.resolve(question.model))
+        route, rights = find_route(caller, self.line.routes.resolve(question.model))
 
         async def act(call: Call) -> ThinkResult:
-            path = queue_path(caller)
+            path = self.queue_path(caller)
             check_class(request.class_, "class", path)
             if request.stream:
                 call.require_stream("stream")
@@ -69,43 +94,29 @@ def syscalls(
             left_out = f"; left out: {', '.join(request.left_out)}" if request.left_out else ""
             call.remark = asked + left_out
             asker = Asker(caller.id, caller.name, caller.family, digest) if caller.kind != "operator" else None
-            think = partial(line.think, path, question, asker=asker, route=route, class_=request.class_)
+            think = partial(self.line.think, path, question, asker=asker, route=route, class_=request.class_)
             if request.stream:
                 think = partial(stream_answer, call, think)
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
-                call.remark = describe_thought(thought, line.currency, asked) + left_out
+                call.remark = describe_thought(thought, self.line.currency, asked) + left_out
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
         return Prepared(rights, act, shown=partial(describe_question, question))
 
-    async def encode(caller: Caller, thought: ThinkResult) -> bytes:
-        await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
-        return await encode_in_turns(build_reply(thought))
-
-    def prepare_report(caller: Caller, request: calls.LLMReport) -> Prepared:
+    def prepare_report(self, caller: Caller, request: calls.LLMReport) -> Prepared:
         def act(caller: Caller) -> calls.Reported:
-            path = queue_path(caller)
-            used_up = any(one.left <= 0 and one.quota.what in OF_MODEL for one in line.budget_states(path))
-            return calls.Reported(tokens=line.usage_of(path).usage.total, quota_exceeded=used_up)
+            path = self.queue_path(caller)
+            used_up = any(one.left <= 0 and one.quota.what in OF_MODEL for one in self.line.budget_states(path))
+            return calls.Reported(tokens=self.line.usage_of(path).usage.total, quota_exceeded=used_up)
 
         return Prepared((Right("llm_report"),), act)
 
-    return (
-        Syscall(
-            Op.THINK,
-            None,
-            parse=parse,
-            prepare=prepare,
-            encode=encode,
-            limit=max_payload,
-            failure=FAILURE,
-            audit="outcome",
-            background=background,
-        ),
-        Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=prepare_report),
-    )
+
+async def encode_reply(caller: Caller, thought: ThinkResult) -> bytes:
+    await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
+    return await encode_in_turns(build_reply(thought))
 
 
 def find_route(caller: Caller, route: Route) -> tuple[Route, Sequence[Right]]:

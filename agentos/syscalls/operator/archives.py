@@ -21,7 +21,7 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from agentos import __version__
-from agentos.access.foreign_letters import make_foreign
+from agentos.access.foreign_messages import make_foreign
 from agentos.agents.jail.jail import lineage
 from agentos.agents.jail.layout import limits as limits_of
 from agentos.agents.jail.root_access import directory_of
@@ -38,7 +38,14 @@ from agentos.kernel.syscall import Syscall
 from agentos.sandbox.files import openat2
 from agentos.services.archives import archive
 from agentos.services.archives.imports import Imports, Staged
-from agentos.services.archives.letters import Letter, Manifest, NeededImage, read_keys, read_letters, read_manifest
+from agentos.services.archives.json_parts import (
+    Manifest,
+    NeededImage,
+    UnreadMessage,
+    read_keys,
+    read_manifest,
+    read_messages,
+)
 from agentos.services.archives.tar import MAX_BYTES, BadArchive
 from agentos.services.mail.mailbox import Message
 from agentos.services.mail.mailboxes import Mailboxes
@@ -120,7 +127,7 @@ class Archives:
             if "state" in include:
                 writer.add(archive.STATE, msgspec.json.encode(keys))
             if "mailbox" in include:
-                writer.add(archive.MAILBOX, encode_letters(unread))
+                writer.add(archive.MAILBOX, encode_messages(unread))
             if script is not None and spec.script is not None:
                 writer.add(f"{archive.PROGRAM}/{os.path.basename(spec.script)}", script)
             if "workspace" in include and spec.jailed:
@@ -237,17 +244,17 @@ class Archives:
             owner = await jails.take_identity(name)
             found = await run_in_thread(unpack, staged, file, owner)
             keys = await run_in_thread(read_keys, found.parts.get(archive.STATE, b"[]"), is_key)
-            letters = await run_in_thread(read_letters, found.parts.get(archive.MAILBOX, b"[]"))
+            messages = await run_in_thread(read_messages, found.parts.get(archive.MAILBOX, b"[]"))
             spec = await run_in_thread(self._build, call.caller, wanted, found)
             try:
                 check_size(spec, found)
                 async with staged.keep(name, keys):
-                    agent = await self._start(call.caller, spec, letters)
+                    agent = await self._start(call.caller, spec, messages)
             except BaseException:
                 script_copies.discard(spec)
                 raise
         call.remark = f"{name}, from {request.path or 'CHUNK frames'}"
-        one = calls.ImportedAgent(id=agent.id, name=name, keys=len(keys), messages=len(letters), files=found.files)
+        one = calls.ImportedAgent(id=agent.id, name=name, keys=len(keys), messages=len(messages), files=found.files)
         return calls.Imported(imported=[one], left_out=manifest.left_out)
 
     @asynccontextmanager
@@ -281,13 +288,13 @@ class Archives:
             raise
         return replace(spec, copied=script is not None)
 
-    async def _start(self, caller: Caller, spec: AgentSpec, letters: Sequence[Letter]) -> Agent:
+    async def _start(self, caller: Caller, spec: AgentSpec, messages: Sequence[UnreadMessage]) -> Agent:
         held = self.spawning.registry.held
 
         def deliver(agent: Agent) -> None:
             held.add(spec.name)
             box = self.mail.by_id(agent.id)
-            for one in letters:
+            for one in messages:
                 box.put(make_foreign(one.from_name, bytes(one.message), one.sent_at, next(self.mail.numbers)))
 
         held.remove(spec.name)  # for the agent that is added before anything else can be
@@ -299,9 +306,9 @@ class Archives:
             held.add(spec.name)
 
 
-def encode_letters(unread: Sequence[Message]) -> bytes:
+def encode_messages(unread: Sequence[Message]) -> bytes:
     return msgspec.json.encode(
-        [Letter(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
+        [UnreadMessage(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
     )
 
 

@@ -61,7 +61,7 @@ class Permissions:
         right = Right("set_perms", agent=target)
         refuse_early(caller, right)  # before the set is parsed
         field, wanted = ("permissions", request.permissions) if request.level is None else ("level", request.level)
-        given = await self.callers.read_set(wanted, field, "SET_PERMS", caller)
+        given = await self.callers.sets.read(wanted, field, "SET_PERMS", caller)
         about = f"{agent.name if agent is not None else caller.name}: {summarize_set(given)}"
         try:
             if agent is None:

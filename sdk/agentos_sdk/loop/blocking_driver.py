@@ -15,7 +15,7 @@ from agentos_sdk.errors import CallError, checked
 from agentos_sdk.opcodes import Op
 
 from .engine.driving import Me
-from .engine.effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, TookTooLong, Work, advance
+from .engine.effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, TookTooLong, Work, drive
 
 T = TypeVar("T")
 
@@ -29,24 +29,19 @@ class BlockingDriver:
 
     def run(self, work: Work[T]) -> T:
         """The result of ``work``, which is closed if this is interrupted."""
-        value: Any = None
-        error: BaseException | None = None
+
+        async def perform(effect: Effect) -> Any:
+            return self._perform(effect)
+
         try:
-            while True:
-                try:
-                    effect = advance(work, value, error)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                value = error = None
-                try:
-                    value = self._perform(effect)
-                except Exception as raised:
-                    error = raised
+            drive(work, perform).send(None)  # which awaits nothing, and so runs to its end
+        except StopIteration as end:
+            result: T = end.value
+            return result
         finally:
-            work.close()
             while self._streams:
                 self._streams.pop().close()
+        raise AssertionError("a function that is performed here awaits nothing")
 
     def _perform(self, effect: Effect) -> Any:
         match effect:

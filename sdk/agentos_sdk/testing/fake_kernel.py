@@ -133,9 +133,9 @@ class FakeKernel:
 
     def deliver(self, message: object, *, from_name: str = "test", from_id: int = SENDER_ID) -> None:
         """Put a message into the agent's mailbox, where RECV finds it."""
-        letter = {"from_id": from_id, "from": from_id, "from_name": from_name, "from_kind": "agent"}
+        sender = {"from_id": from_id, "from": from_id, "from_name": from_name, "from_kind": "agent"}
         with self._changed:
-            numbered = {"id": next(self._numbers), "attempt": 1, **letter}
+            numbered = {"id": next(self._numbers), "attempt": 1, **sender}
             self._mail.append({**numbered, "message": message, "sent_at": time.time(), "age_ms": 0})
             self._changed.notify_all()
 
@@ -296,10 +296,10 @@ class FakeKernel:
             self._changed.wait_for(lambda: self._mail or is_cancelled(), wait)
             if is_cancelled():
                 raise Cancelled("the request was withdrawn")
-            letters = [self._mail.popleft() for _ in range(min(request.max, len(self._mail)))]
+            messages = [self._mail.popleft() for _ in range(min(request.max, len(self._mail)))]
             if request.lease is not None:
-                self._leased.update(letter["id"] for letter in letters)
-        return {"count": len(letters), "messages": letters}
+                self._leased.update(message["id"] for message in messages)
+        return {"count": len(messages), "messages": messages}
 
     def _acknowledge(self, fields: Fields) -> object:
         asked = codec.decode(Ack, fields).ids

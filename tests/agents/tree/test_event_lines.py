@@ -48,7 +48,6 @@ def test_the_output_of_an_agent_says_that_it_ended_and_that_it_was_given_up() ->
     registry.add(other)
 
     for event in (
-        AgentReady(one.id, "a", 77),
         AgentUnhealthy(one.id, "a", "watchdog: no call for 30 s"),
         AgentExited(one.id, "a", "exit status 3"),
         AgentFailed(one.id, "a", "x"),

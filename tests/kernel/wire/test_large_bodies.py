@@ -125,7 +125,7 @@ def test_messages_before_and_after_a_broadcast_arrive_in_order(connect: Connect)
     answered = [reply.id for reply in sender.replies(30)]
 
     assert answered == list(range(1, 31))
-    assert [letter["message"] for letter in receiver.call(RECV, {"max": 50})["messages"]] == list(range(1, 31))
+    assert [message["message"] for message in receiver.call(RECV, {"max": 50})["messages"]] == list(range(1, 31))
 
 
 def test_a_large_message_that_was_sent_before_the_end_of_the_stream_is_delivered(connect: Connect) -> None:

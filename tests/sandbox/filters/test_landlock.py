@@ -26,7 +26,6 @@ from agentos.sandbox.filters.landlock import (
     HandledRights,
     PathRule,
     PortRights,
-    PortRule,
     Scope,
     build_ruleset,
     probe_abi,
@@ -121,10 +120,9 @@ def test_rules_of_which_nothing_is_handled_are_left_out() -> None:
         PathRule("/file", FileRights.READ_DIR, directory=False),
     ]
 
-    made = build_ruleset(4, HandledRights(ALL_FILES), paths, [PortRule(80, PortRights.CONNECT_TCP)])
+    made = build_ruleset(4, HandledRights(ALL_FILES), paths)
 
     assert made.paths == (PathRule("/a", READ),)
-    assert made.ports == ()
 
 
 def test_a_ruleset_that_would_be_no_wall_is_refused() -> None:
@@ -132,12 +130,6 @@ def test_a_ruleset_that_would_be_no_wall_is_refused() -> None:
         build_ruleset(0, EVERYTHING)
     with pytest.raises(ValueError, match="ABI 5 handles nothing"):
         build_ruleset(5, HandledRights(scope=Scope.SIGNAL))
-
-
-@pytest.mark.parametrize("port", [-1, 65536])
-def test_a_port_that_is_none_is_refused(port: int) -> None:
-    with pytest.raises(ValueError, match="0 to 65535"):
-        PortRule(port, PortRights.BIND_TCP)
 
 
 def test_the_rights_have_the_numbers_of_the_header() -> None:
@@ -174,7 +166,6 @@ made = build_ruleset(
     HandledRights(ALL_FILES, PortRights(3), Scope(3)),
     [PathRule("/", EXECUTE), PathRule(inside, READ | WRITE | FileRights.IOCTL_DEV),
      PathRule(outside + "/readable", READ, directory=False)],
-    [PortRule(0, PortRights.BIND_TCP), PortRule(job["port"], PortRights.CONNECT_TCP)],
 )
 packed = made.pack()
 descriptor = os.open(outside + "/secret", os.O_RDONLY)
@@ -182,8 +173,6 @@ fd = checked(CREATE_RULESET, packed, ctypes.c_size_t(len(packed)), 0)
 for rule in made.paths:
     where = os.open(rule.path, os.O_PATH | os.O_CLOEXEC)
     checked(ADD_RULE, fd, RULE_PATH_BENEATH, rule.pack(where, made.walls), 0)
-for rule in made.ports:
-    checked(ADD_RULE, fd, RULE_NET_PORT, rule.pack(made.walls), 0)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 checked(RESTRICT_SELF, fd, 0)
 def attempt(do):
@@ -225,8 +214,6 @@ allowed = {
     "list": attempt(lambda: os.listdir(inside)),
     "truncate": attempt(lambda: os.truncate(inside + "/new", 0)),
     "read the readable": attempt(lambda: read(outside + "/readable")),
-    "bind any port": attempt(lambda: bind(0)),
-    "connect": attempt(lambda: connect(socket.AF_INET, ("127.0.0.1", job["port"]))),
     "signal oneself": attempt(lambda: os.kill(os.getpid(), 0)),
     "what was open": attempt(lambda: os.read(descriptor, 1)),
 }

@@ -22,8 +22,8 @@ ECHO = """
 from agentos import AgentOSClient
 
 with AgentOSClient() as kernel:
-    [letter] = kernel.recv_messages(timeout=10)["messages"]
-    kernel.send_message(f"{letter['from_name']} said {letter['message']}", to=letter["from_id"])
+    [message] = kernel.recv_messages(timeout=10)["messages"]
+    kernel.send_message(f"{message['from_name']} said {message['message']}", to=message["from_id"])
 """
 
 
@@ -166,7 +166,7 @@ def test_messages_reach_one_of_many_receivers_each(fake: FakeKernel) -> None:
 
     def receive() -> None:
         with AgentOSClient(fake.socket) as client:
-            got.extend(letter["message"] for letter in client.recv_messages(1, timeout=PATIENCE)["messages"])
+            got.extend(message["message"] for message in client.recv_messages(1, timeout=PATIENCE)["messages"])
 
     receivers = [threading.Thread(target=receive) for _ in range(5)]
     for receiver in receivers:

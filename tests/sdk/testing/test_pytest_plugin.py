@@ -16,8 +16,8 @@ from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as kernel:
     while True:
-        for letter in kernel.recv_messages(timeout=60)["messages"]:
-            kernel.send_message(letter["message"] * 2, to=letter["from_id"])
+        for message in kernel.recv_messages(timeout=60)["messages"]:
+            kernel.send_message(message["message"] * 2, to=message["from_id"])
 """
 CONFIG = '[[supervisor.children]]\nname = "double"\nscript = "agent.py"\n'
 TESTS = """
@@ -28,8 +28,8 @@ import pytest
 def test_in_a_jail(agentos_kernel):
     with agentos_kernel.client() as client:
         client.send_message(21, to_name="double")
-        [letter] = client.recv_messages(timeout=30)["messages"]
-        assert letter["message"] == 42
+        [message] = client.recv_messages(timeout=30)["messages"]
+        assert message["message"] == 42
         assert client.inspect("double")["isolation"]["level"] == "standard"
         Path("kernel").write_text(agentos_kernel.socket)
 

@@ -118,9 +118,9 @@ say([reply.get("killed") or reply.get("success", False) for reply in refused])
     allowed = attack(kernel, client, "forger", forges)
 
     assert not any(allowed)
-    letters = client.recv_messages(100)["messages"]
-    assert len(letters) >= 4
-    assert {(one["from_id"], one["from_name"]) for one in letters} == {(info(client, "forger")["id"], "forger")}
+    messages = client.recv_messages(100)["messages"]
+    assert len(messages) >= 4
+    assert {(one["from_id"], one["from_name"]) for one in messages} == {(info(client, "forger")["id"], "forger")}
     assert info(client, "victim")["state"] == "running"
 
 

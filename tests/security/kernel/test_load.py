@@ -66,8 +66,8 @@ def test_fifty_agents_are_answered_while_commands_run_and_files_are_written(
                 assert len(wire.receive().json) >= CALLERS
                 assert wire.receive().json["success"]
             for number, wire in enumerate(callers):
-                [letter] = wire.call(RECV)["messages"]
-                assert letter["message"] == (number - 1) % CALLERS
+                [message] = wire.call(RECV)["messages"]
+                assert message["message"] == (number - 1) % CALLERS
             assert writer.receive().json["bytes_written"] == len(LARGE)
             assert writer.call(READ, {"path": "large"}, 2 * turn + 1)["size"] == len(LARGE)
 

@@ -13,8 +13,8 @@ import pytest
 
 from agentos.services.archives import tar
 from agentos.services.archives.archive import DIGESTS, MANIFEST, Writer, read_manifest, unpack
-from agentos.services.archives.letters import read_keys, read_letters
-from agentos.services.archives.letters import read_manifest as check_manifest
+from agentos.services.archives.json_parts import read_keys, read_messages
+from agentos.services.archives.json_parts import read_manifest as check_manifest
 from agentos.services.archives.tar import BadArchive
 from agentos.services.snapshots import beneath
 from tests.support.runs.rows import each_row
@@ -248,15 +248,15 @@ def look(top: Path) -> dict[bytes, object]:
         (check_manifest, b'{"format": 2, "kernel": "x", "name": "a", "agent": null, "left_out": []}'),
         (check_manifest, b'{"format": 1, "kernel": "x", "name": "a", "agent": null, "left_out": [], "more": 1}'),
         (check_manifest, b"[" * 100_000),
-        (read_letters, b'[{"from_name": "a", "from_kind": "root", "sent_at": 1, "message": 1}]'),
-        (read_letters, b'[{"from_name": "a", "from_kind": "agent", "sent_at": -1, "message": 1}]'),
-        (read_letters, LETTER % b"{]"),
+        (read_messages, b'[{"from_name": "a", "from_kind": "root", "sent_at": 1, "message": 1}]'),
+        (read_messages, b'[{"from_name": "a", "from_kind": "agent", "sent_at": -1, "message": 1}]'),
+        (read_messages, LETTER % b"{]"),
         (
-            read_letters,
+            read_messages,
             b'[{"from_name": "a", "from_kind": "agent", "sent_at": 1, "message": %b}]' % (b"[" * 900 + b"]" * 900),
         ),
         (
-            read_letters,
+            read_messages,
             json.dumps([{"from_name": "a", "from_kind": "agent", "sent_at": 1, "message": 1}] * 1001).encode(),
         ),
         (lambda data: read_keys(data, bool), b'[["k", "bm8ganNvbg==", null]]'),
@@ -273,5 +273,5 @@ def test_json_that_can_not_be_is_refused_by_its_part(read: Callable[[bytes], obj
 @pytest.mark.parametrize("body", [rb'"\ud800"', rb'{"\udfff": ["\ud83dx", "\ud83d\ude00"]}'])
 def test_a_message_with_half_a_surrogate_pair_keeps_no_archive_from_being_read(body: bytes) -> None:
     """A sender may send it, and so each sender could make an agent's archive useless."""
-    [letter] = read_letters(LETTER % body)
-    assert json.loads(bytes(letter.message)) in ("\ufffd", {"\ufffd": ["\ufffdx", "😀"]})
+    [message] = read_messages(LETTER % body)
+    assert json.loads(bytes(message.message)) in ("\ufffd", {"\ufffd": ["\ufffdx", "😀"]})

@@ -39,10 +39,10 @@ async def test_what_an_agent_sent_and_got_is_written_when_its_life_ends(tmp_path
         traffic = Traffic(audit, lambda: now)
         for agent, party in ((7, PING), (7, PING._replace(call="RECV")), (8, PONG), (9, PONG._replace(name="last"))):
             traffic.count(agent, party, "x")
-        traffic.take_event(AgentExited(7, "ping", "exit status 0"))
-        traffic.take_event(AgentExited(8, "pong", "exit status 0"))  # so soon that it waits for the hour
+        traffic.end_life(AgentExited(7, "ping", "exit status 0"))
+        traffic.end_life(AgentExited(8, "pong", "exit status 0"))  # so soon that it waits for the hour
         now = END_SECONDS
-        traffic.take_event(AgentExited(9, "last", "exit status 0"))
+        traffic.end_life(AgentExited(9, "last", "exit status 0"))
 
     rows = found(tmp_path / "audit", Query(calls=["SEND", "RECV"]))
     assert [(row.agent, row.call, row.about) for row in rows] == [

@@ -264,9 +264,9 @@ async def test_the_end_of_a_life_ends_its_leases(tmp_path: Path) -> None:
     async with opened(tmp_path) as (mail, _, _):
         sent = await send(mail, "leased")
         await take(mail, lease=3600)
-        mail.take_event(AgentExited(8, "another", "exit status 1"))
+        mail.end_life(AgentExited(8, "another", "exit status 1"))
         assert not mail.by_id(7).is_readable
-        mail.take_event(AgentExited(7, "box", "killed by SIGKILL"))
+        mail.end_life(AgentExited(7, "box", "killed by SIGKILL"))
         assert [(one.id, one.attempt) for one in await take(mail, lease=60)] == [(sent.id, 2)]
 
 
@@ -288,7 +288,7 @@ async def test_too_many_leases_make_a_dead_letter(tmp_path: Path, mock_clock: Mo
     async with opened(tmp_path) as (mail, _, _):
         box = mail.by_id(7)
         assert [one.attempt for one in await take(mail, lease=1)] == [1]
-        mail.take_event(AgentExited(7, "box", "exit status 1"))
+        mail.end_life(AgentExited(7, "box", "exit status 1"))
         assert await mail.drop(box, [sent.id], dead=True) == 0
         assert await mail.drop(box, [sent.id], dead=False) == 1
     async with opened(tmp_path) as (mail, _, _):
@@ -365,7 +365,7 @@ async def test_what_the_kernel_tells_children_is_charged_to_their_family(tmp_pat
     async with opened(tmp_path, most=KEPT_BYTES + 200) as (mail, _, _):
         child = mail.open(8, "child", kept="boss/child")
         for spawner in (8, 8, 7, 7):
-            mail.take_event(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=spawner))
+            mail.tell_spawner(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=spawner))
         await send(mail, "written after those", family="")
         assert len(child.messages) == 1
         assert len(mail.by_id(7).messages) == 3, "of declared agents there are only so many"

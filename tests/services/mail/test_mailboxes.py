@@ -21,7 +21,7 @@ SIZES = st.sampled_from(
 )
 
 
-def letter(text: str | bytes = b"1") -> Message:
+def message(text: str | bytes = b"1") -> Message:
     return Message(1, "somebody", "agent", text.encode() if isinstance(text, str) else text)
 
 
@@ -29,8 +29,8 @@ def box() -> Mailbox:
     return Mailbox(1, [])
 
 
-def bodies(letters: list[Message]) -> list[bytes]:
-    return [each.body for each in letters]
+def bodies(messages: list[Message]) -> list[bytes]:
+    return [each.body for each in messages]
 
 
 class MailboxModel(RuleBasedStateMachine):
@@ -49,11 +49,11 @@ class MailboxModel(RuleBasedStateMachine):
             fits = len(self.model) < MAX_MESSAGES and sum(map(len, self.model)) + size <= MAX_BYTES
             assert self.box.fits(size) == fits
             if fits:
-                self.box.put(letter(body))
+                self.box.put(message(body))
                 self.model.append(body)
             else:
                 with pytest.raises(Busy):
-                    self.box.put(letter(body))
+                    self.box.put(message(body))
                 return
 
     @rule(most=st.sampled_from([1, 2, 10, 5000]))
@@ -96,7 +96,7 @@ async def test_one_letter_wakes_one_reader_and_the_one_that_waited_longest() -> 
             nursery.start_soon(read, number)
             await wait_all_tasks_blocked()
         for count in range(3):
-            mailbox.put(letter())
+            mailbox.put(message())
             await wait_all_tasks_blocked()
             assert woken == list(range(count + 1))
 
@@ -104,7 +104,7 @@ async def test_one_letter_wakes_one_reader_and_the_one_that_waited_longest() -> 
 async def test_as_many_readers_wake_as_letters_are_put_back() -> None:
     mailbox, taken = box(), list[bytes]()
     for text in ("a", "b", "c"):
-        mailbox.put(letter(text))
+        mailbox.put(message(text))
     out = mailbox.take(3)
 
     async def read() -> None:
@@ -136,7 +136,7 @@ async def test_a_reader_that_is_cancelled_with_the_wake_up_in_hand_passes_it_on(
         nursery.start_soon(read, "second", second)
         await wait_all_tasks_blocked()
         first.cancel()
-        mailbox.put(letter())
+        mailbox.put(message())
         await wait_all_tasks_blocked()
         second.cancel()
 
@@ -150,12 +150,12 @@ async def test_a_reader_that_another_reader_forestalled_waits_on() -> None:
         nursery.start_soon(mailbox.wait)
         await wait_all_tasks_blocked()
 
-        mailbox.put(letter())
+        mailbox.put(message())
         mailbox.take(1)
         await wait_all_tasks_blocked()
         assert nursery.child_tasks
 
-        mailbox.put(letter())
+        mailbox.put(message())
 
 
 async def test_a_cancelled_reader_leaves_no_trace() -> None:
@@ -164,7 +164,7 @@ async def test_a_cancelled_reader_leaves_no_trace() -> None:
         scope.cancel()
         await mailbox.wait()
 
-    mailbox.put(letter())
+    mailbox.put(message())
 
     assert not mailbox._readers
     assert len(mailbox.messages) == 1
@@ -236,9 +236,9 @@ async def test_a_broadcast_goes_to_all_that_are_wanted_and_have_room() -> None:
     for number, name in ((1, "sender"), (2, "free"), (3, "full")):
         mail.open(number, name)
     for _ in range(MAX_MESSAGES):
-        mail.by_id(3).put(letter())
+        mail.by_id(3).put(message())
 
-    delivered, full = await mail.post_all(letter("all"), [each for each in mail if each.id != 1])
+    delivered, full = await mail.post_all(message("all"), [each for each in mail if each.id != 1])
 
     assert (delivered, full) == (1, ["full"])
     assert bodies(list(mail.by_id(2).messages)) == [b"all"]
@@ -249,9 +249,9 @@ def test_a_spawner_is_told_that_its_agent_was_given_up() -> None:
     boxes = Mailboxes()
     spawner = boxes.open(7, "spawner")
 
-    boxes.take_event(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=7))
-    boxes.take_event(AgentEscalated("root/b", "declared: it has no spawner", 10, "b"))
-    boxes.take_event(AgentExited(9, "a", "exit status 1"))
+    boxes.tell_spawner(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=7))
+    boxes.tell_spawner(AgentEscalated("root/b", "declared: it has no spawner", 10, "b"))
+    boxes.end_life(AgentExited(9, "a", "exit status 1"))
 
     [message] = spawner.messages
     assert (message.from_id, message.from_name, message.from_kind) == (0, "kernel", "kernel")
@@ -267,10 +267,10 @@ def test_an_escalation_to_a_full_or_closed_mailbox_is_dropped() -> None:
     boxes = Mailboxes()
     full = boxes.open(7, "full")
     for _ in range(MAX_MESSAGES):
-        full.put(letter())
+        full.put(message())
 
     for spawner in (7, 8):
-        boxes.take_event(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner))
+        boxes.tell_spawner(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner))
 
     assert len(full.messages) == MAX_MESSAGES
 
@@ -280,11 +280,11 @@ async def test_each_message_that_a_mailbox_accepts_is_published_without_its_text
     mail = Mailboxes(published.append)
     one, other = mail.open(7, "one"), mail.open(8)
 
-    one.put(letter("hello"))
-    assert await mail.post_all(letter("to all"), [one, other]) == (2, [])
+    one.put(message("hello"))
+    assert await mail.post_all(message("to all"), [one, other]) == (2, [])
     one.put_back(one.take(2))
     other.size = MAX_BYTES
-    assert await mail.post_all(letter("to all"), [other]) == (0, ["#8"])
+    assert await mail.post_all(message("to all"), [other]) == (0, ["#8"])
 
     assert published == [
         MessageReceived(7, "one", 1, "somebody", 5),
@@ -305,7 +305,7 @@ async def test_a_held_mailbox_hands_out_nothing_until_it_is_released() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
         await wait_all_tasks_blocked()
-        held.put(letter("1"))
+        held.put(message("1"))
         await wait_all_tasks_blocked()
         assert (held.take(1), got, told) == ([], [], [1])
 
@@ -319,7 +319,7 @@ def test_the_owner_is_told_of_messages_that_no_reader_waits_for() -> None:
     mailbox, told = box(), list[int]()
     mailbox.on_message = lambda: told.append(len(mailbox.messages))
 
-    mailbox.put(letter())
+    mailbox.put(message())
     mailbox.put_back(mailbox.take(1))
 
     assert told == [1, 1]

@@ -51,13 +51,13 @@ while not os.path.exists("/tmp/done"):
 # What it got before it was exported is unread: it is told apart from what it is asked later.
 OLDER = """
 while True:
-    for letter in me.recv_messages(timeout=60)["messages"]:
-        asked = letter["message"]
+    for message in me.recv_messages(timeout=60)["messages"]:
+        asked = message["message"]
         if "method" not in asked:
-            me.store("mail", [letter["from_name"], letter["from_id"], asked], scope="agent")
+            me.store("mail", [message["from_name"], message["from_id"], asked], scope="agent")
             continue
         method = run if asked["method"] == "run" else getattr(me, asked["method"])
-        me.send_message(method(**asked.get("with", {})), to=letter["from_id"])
+        me.send_message(method(**asked.get("with", {})), to=message["from_id"])
 """
 
 
@@ -341,15 +341,15 @@ def test_no_message_of_an_archive_is_the_operators_or_the_kernels(kernel: Kernel
     with kernel.client() as client:
         [one] = up(client.import_agent(str(path)))["imported"]
         with kernel.connect_as(one["id"]) as agent:
-            letters = agent.call(RECV, {"max": 10})["messages"]
+            messages = agent.call(RECV, {"max": 10})["messages"]
         client.kill("forged", grace=0)
-    assert [(each["from_id"], each["from_name"], each["from_kind"]) for each in letters] == [
+    assert [(each["from_id"], each["from_name"], each["from_kind"]) for each in messages] == [
         (0, "?", "guest"),
         (0, "?", "guest"),
         (0, "greeter", "guest"),
         (0, "?", "guest"),
     ]
-    assert all(each["sent_at"] <= time.time() and each["attempt"] == 1 for each in letters)
+    assert all(each["sent_at"] <= time.time() and each["attempt"] == 1 for each in messages)
 
 
 def test_a_name_belongs_to_an_import_until_that_has_ended(own_kernel: OwnKernel, tmp_path: Path) -> None:

@@ -187,8 +187,8 @@ def test_kept_mail_of_a_spawned_agent_waits_for_the_next_of_its_name_and_spawner
     kernel.start_again()
     with kernel.client() as client:
         with kernel.connect_as(spawn(relay(kernel, client, "boss", permissions="standard"))) as wire:
-            [letter] = up(wire.call(RECV, {}))["messages"]
-        assert (letter["message"], letter["from_kind"]) == ("for the boss's", "operator")
+            [message] = up(wire.call(RECV, {}))["messages"]
+        assert (message["message"], message["from_kind"]) == ("for the boss's", "operator")
         assert client.inspect("worker")["spec"]["mailbox"] == "kept"
         assert client.kill("worker")
         up(client.spawn("worker", command=["sleep", "1000"]))
@@ -226,8 +226,8 @@ def test_kept_mail_of_a_guest_waits_for_the_next_of_its_name(own_kernel: OwnKern
         assert up(client.mail("guest bob"))["count"] == 2
         assert other.mail("guest bob")["code"] == "permission_denied"
     with guest() as ann:
-        letters = up(ann.recv_messages())["messages"]
-        assert [(one["message"], one["attempt"]) for one in letters] == [("first", 2), ("second", 1)]
+        messages = up(ann.recv_messages())["messages"]
+        assert [(one["message"], one["attempt"]) for one in messages] == [("first", 2), ("second", 1)]
         with kernel.client() as client:
             assert up(client.mail("guest mcp:ann"))["count"] == 0
             up(client.send_message("third", to_name="mcp:ann"))

@@ -195,7 +195,7 @@ def test_an_agent_that_moves_to_another_group_keeps_its_id_and_its_mail(own_kern
         in_state(client, "a", "running")
         assert (info(client, "a")["id"], info(client, "a")["supervisor"]) == (number, "root/team")
         with as_agent(kernel, number) as agent:
-            assert [letter["message"] for letter in agent.recv_messages(timeout=0)["messages"]] == ["kept"]
+            assert [message["message"] for message in agent.recv_messages(timeout=0)["messages"]] == ["kept"]
 
 
 def test_a_name_goes_from_an_agent_to_a_group_and_back(own_kernel: OwnKernel) -> None:

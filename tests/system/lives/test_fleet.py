@@ -17,8 +17,8 @@ from agentos_sdk import AgentOSClient
 with AgentOSClient() as me:
     me.hello()
     while True:
-        for letter in me.recv_messages(timeout=60)["messages"]:
-            me.send_message(letter["message"] + 1, to=letter["from_id"])
+        for message in me.recv_messages(timeout=60)["messages"]:
+            me.send_message(message["message"] + 1, to=message["from_id"])
 """
 CRASHES = "import time\ntime.sleep(0.3)\nraise RuntimeError('out of luck')\n"
 HANGS = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(1000)\n"
@@ -47,9 +47,9 @@ ROUNDS = 20
 def count_up(client: AgentOSClient, name: str, number: int) -> int:
     """Send a number to an agent that adds one; what it answers."""
     assert client.send_message(number, to_name=name)["success"]
-    [letter] = client.recv_messages(1, timeout=60)["messages"]
-    assert letter["from_name"] == name
-    return int(letter["message"])
+    [message] = client.recv_messages(1, timeout=60)["messages"]
+    assert message["from_name"] == name
+    return int(message["message"])
 
 
 @pytest.mark.usefixtures("long")

@@ -20,9 +20,9 @@ me = AgentOSClient()
 me.hello()
 print("up as", me.agent_id, flush=True)
 while True:
-    for letter in me.recv_messages(timeout=60)["messages"]:
-        print("got", letter["message"], flush=True)
-        if letter["message"] == "die":
+    for message in me.recv_messages(timeout=60)["messages"]:
+        print("got", message["message"], flush=True)
+        if message["message"] == "die":
             os._exit(3)
 """
 
@@ -70,11 +70,11 @@ def test_an_agent_that_keeps_crashing_is_given_up_and_its_spawner_is_told(client
     assert (end["success"], end["exit_code"], end["reason"]) == (True, 9, "exit status 9")
     assert info(client, "hopeless")["state"] == "failed"
     assert info(client, "hopeless")["restarts"] == 2
-    [letter] = client.recv_messages(timeout=60)["messages"]
-    assert (letter["from_name"], letter["from_kind"]) == ("kernel", "kernel")
-    assert letter["message"]["event"] == "AGENT_ESCALATED"
-    assert (letter["message"]["agent_id"], letter["message"]["name"]) == (agent["id"], "hopeless")
-    assert "3 restarts in 60 s were needed" in letter["message"]["reason"]
+    [message] = client.recv_messages(timeout=60)["messages"]
+    assert (message["from_name"], message["from_kind"]) == ("kernel", "kernel")
+    assert message["message"]["event"] == "AGENT_ESCALATED"
+    assert (message["message"]["agent_id"], message["message"]["name"]) == (agent["id"], "hopeless")
+    assert "3 restarts in 60 s were needed" in message["message"]["reason"]
 
 
 def test_an_agent_is_told_that_its_child_was_given_up(kernel: Kernel, client: AgentOSClient) -> None:
@@ -83,8 +83,8 @@ def test_an_agent_is_told_that_its_child_was_given_up(kernel: Kernel, client: Ag
 
     up(ask(client, boss, "spawn", **child))
 
-    # The relay takes the letter for a request and ends by it: whoever watches sees what came.
-    until(lambda: info(client, "boss")["state"] == "exited", "the boss has its letter")
+    # The relay takes the message for a request and ends by it: whoever watches sees what came.
+    until(lambda: info(client, "boss")["state"] == "exited", "the boss has its message")
     assert info(client, "child")["state"] == "failed"
     assert "KeyError: 'method'" in lines(client, "boss")
 

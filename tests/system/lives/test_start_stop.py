@@ -26,8 +26,8 @@ from agentos_sdk import AgentOSClient
 
 if os.environ["AGENTOS_LIFE"].endswith(".1"):
     time.sleep(1000)
-for letter in AgentOSClient().recv_messages(timeout=60)["messages"]:
-    print("got", letter["message"], flush=True)
+for message in AgentOSClient().recv_messages(timeout=60)["messages"]:
+    print("got", message["message"], flush=True)
 time.sleep(1000)
 """
 """Leaves its mail alone in its first life."""

@@ -70,8 +70,8 @@ def test_agents_of_the_operator_answer_it_on_every_connection(kernel: Kernel) ->
     number = kernel.spawn("worker")
     with kernel.connect() as operator, kernel.connect_as(number) as worker:
         assert operator.call(SEND, {"to": number, "message": "do"})["success"]
-        [letter] = worker.call(RECV)["messages"]
-        assert worker.call(SEND, {"to": letter["from_id"], "message": "done"})["success"]
+        [message] = worker.call(RECV)["messages"]
+        assert worker.call(SEND, {"to": message["from_id"], "message": "done"})["success"]
 
 
 def test_agents_of_two_guests_are_strangers(kernel: Kernel) -> None:

@@ -15,16 +15,16 @@ from agentos_sdk import AgentOSClient
 
 me = AgentOSClient()
 while True:
-    for letter in me.recv_messages(timeout=3600)["messages"]:
-        print("got", letter["message"], flush=True)
-        me.send_message(letter["message"], to=letter["from_id"])
+    for message in me.recv_messages(timeout=3600)["messages"]:
+        print("got", message["message"], flush=True)
+        me.send_message(message["message"], to=message["from_id"])
 """
 
 ONE = """
 from agentos_sdk import AgentOSClient
 
-for letter in AgentOSClient().recv_messages(1, timeout=3600)["messages"]:
-    print("got", letter["message"], flush=True)
+for message in AgentOSClient().recv_messages(1, timeout=3600)["messages"]:
+    print("got", message["message"], flush=True)
 """
 """Ends after one message."""
 
@@ -33,8 +33,8 @@ from agentos_sdk import AgentOSClient
 
 me = AgentOSClient()
 while True:
-    for letter in me.recv_messages(timeout=3600)["messages"]:
-        print(letter["from_name"], letter["message"]["type"], letter["message"]["data"]["key"], flush=True)
+    for message in me.recv_messages(timeout=3600)["messages"]:
+        print(message["from_name"], message["message"]["type"], message["message"]["data"]["key"], flush=True)
 """
 
 FLEET, WORKING = 1000, 20
@@ -51,8 +51,8 @@ def lives(client: AgentOSClient, name: str) -> int:
 
 
 def answer(client: AgentOSClient) -> object:
-    [letter] = client.recv_messages(1, timeout=PATIENCE)["messages"]
-    return letter["message"]
+    [message] = client.recv_messages(1, timeout=PATIENCE)["messages"]
+    return message["message"]
 
 
 def test_a_message_starts_an_agent_which_reads_it(own_kernel: OwnKernel, tmp_path: Path) -> None:

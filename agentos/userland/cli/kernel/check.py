@@ -1,12 +1,17 @@
 """``agentos check``: validates a configuration file."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from agentos.userland.cli.common import check_default, plural, printable
 from agentos.userland.cli.kernel.run import default_state_dir, print_mistakes
 from agentos.userland.cli.main import CONFIG
+
+if TYPE_CHECKING:
+    from agentos.config.load import Config
 
 
 @click.command()
@@ -20,19 +25,7 @@ def check(file: Path) -> None:
     may have it.
     """
     check_default(file)
-    from agentos.config.exposed_files import find_exposed_files
-    from agentos.config.host_check import (
-        find_packages,
-        list_mcp_problems,
-        missing_model,
-        missing_notify_programs,
-        unreachable_files,
-        unreadable_secrets,
-        unstartable_agents,
-        unstartable_programs,
-        unusable_images,
-        unusable_repositories,
-    )
+    from agentos.config.host_check import unusable_images
     from agentos.config.load import ConfigError, load
 
     try:
@@ -48,29 +41,34 @@ def check(file: Path) -> None:
         click.echo(printable(f"{file}: {found}; all but {faulty} would start"), err=True)
     else:
         click.echo(printable(f"{file}: fine: {found}"))
-    for mistake in unreachable_files(config):
-        click.echo(printable(mistake))
     state = Path(config.kernel.state_dir or default_state_dir(str(config.file))).absolute()
-    lacking = list(unusable_images(config, state))
-    for problem in lacking:
-        click.echo(printable(f"on this host {problem}"))
-    for problem in unstartable_programs(config):
-        click.echo(printable(f"on this host {problem}"))
-    for problem in (*unusable_repositories(config), *find_exposed_files(config)):
+    lacking = [f"on this host {problem}" for problem in unusable_images(config, state)]
+    for problem in list_problems(config, lacking, has_agents=agents > 0):
         click.echo(printable(problem))
-    missing = [package for package in find_packages(config).values() if package is not None]
-    for problem in (*missing, *unreadable_secrets(config)):
-        click.echo(printable(f"on this host the kernel would not start: {problem}"))
-    for problem in list_mcp_problems(config):
-        click.echo(printable(problem))
-    for problem in missing_notify_programs(config):
-        click.echo(printable(f"on this host no person would be notified: {problem}"))
-    if (why := missing_model(config)) is not None:
-        click.echo(printable(f"on this host no model can be asked: {why}"))
-    for why, names in unstartable_agents(config).items() if agents else ():
-        click.echo(printable(f"on this host {', '.join(names)} would not start: {why}"))
     if config.faults or lacking:
         raise SystemExit(1)
+
+
+def list_problems(config: "Config", lacking: Sequence[str], *, has_agents: bool) -> Iterator[str]:
+    """What this host can't do, in sentences; ``lacking`` are those about images."""
+    from agentos.config import exposed_files, host_check
+
+    yield from host_check.unreachable_files(config)
+    yield from lacking
+    for problem in host_check.unstartable_programs(config):
+        yield f"on this host {problem}"
+    yield from host_check.unusable_repositories(config)
+    yield from exposed_files.find_exposed_files(config)
+    missing = [package for package in host_check.find_packages(config).values() if package is not None]
+    for problem in (*missing, *host_check.unreadable_secrets(config)):
+        yield f"on this host the kernel would not start: {problem}"
+    yield from host_check.list_mcp_problems(config)
+    for problem in host_check.missing_notify_programs(config):
+        yield f"on this host no person would be notified: {problem}"
+    if (why := host_check.missing_model(config)) is not None:
+        yield f"on this host no model can be asked: {why}"
+    for why, names in host_check.unstartable_agents(config).items() if has_agents else ():
+        yield f"on this host {', '.join(names)} would not start: {why}"
 
 
 def count_agents(group: object) -> tuple[int, int]:

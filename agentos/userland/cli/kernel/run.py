@@ -25,6 +25,7 @@ CassetteMode = Literal["replay", "record", "extend", "prune"]
 STATE_DIR = (
     "What must survive the kernel: database, audit log, kept workspaces, agents' uids, the lock, the last run's id."
 )
+SHOW_LAST_RUN = "`agentos logs --last-run` shows the log of this run, with the last state of each agent"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -106,12 +107,9 @@ def run(
             gave_up = boot(Settings(config, *place, display, watch, programs, accept_lost_state, llm, record))
         except BootError as error:
             raise Failed(str(error)) from None
-        result = "stopped" if gave_up is None else gave_up
-        if gave_up is None:
-            console.say(result)
-        else:  # the log has said why
-            console.say("`agentos logs --last-run` shows the log of this run, with the last state of each agent")
-        manager.notify("STOPPING=1", f"STATUS={result}")
+        # Why it gave up the log has said.
+        console.say("stopped" if gave_up is None else SHOW_LAST_RUN)
+        manager.notify("STOPPING=1", f"STATUS={gave_up or 'stopped'}")
     sys.exit(0 if gave_up is None else 1)
 
 

@@ -25,7 +25,7 @@ from .rights import (
 
 if TYPE_CHECKING:
     from agentos.userland.mcp.clients import ClientEntry
-    from agentos.userland.mcp.install import Client
+    from agentos.userland.mcp.install import Change, Client
 
 NAMES = ("claude-desktop", "claude-code", "cursor", "vscode", "gemini-cli")
 DECIDES = "Where a rule asks, may an answer given in {} decide, as `agentos approve` does?"
@@ -92,12 +92,7 @@ def install(
                 return
             decides = choose_elicitation(client, elicitation)
             entry = clients.ClientEntry(name or client_name, "stdio", time.time(), elicitation=decides, **rights)
-            clients.create(place, entry)
-            try:
-                backup = files.write(change) if change is not None else None
-            except files.InstallError:
-                clients.revoke(place, entry.name)
-                raise
+            backup = add_entry(place, entry, change)
         except files.InstallError as error:
             raise Failed(str(error)) from None
     for line in describe_entry(entry, place):
@@ -110,6 +105,18 @@ def install(
     former = f"; as it was: {backup}" if backup is not None else ""
     click.echo(printable(f"server {server!r} written to {change.path}{former}"))
     click.echo(f"start {client.title} anew to use it; `agentos mcp revoke {entry.name}` ends it")
+
+
+def add_entry(place: Path, entry: "ClientEntry", change: "Change | None") -> "Path | None":
+    """Make an entry, and add our server to the client's file, or neither. Returns the path of the file's copy."""
+    from agentos.userland.mcp import clients, install
+
+    clients.create(place, entry)
+    try:
+        return install.write(change) if change is not None else None
+    except install.InstallError:
+        clients.revoke(place, entry.name)
+        raise
 
 
 def more_words(distribution: str | None, host: str | None, standalone: bool) -> list[str]:

@@ -162,8 +162,7 @@ def show_recording(recording: Recording, wanted: str | None, most: int, contents
         raise Failed(f"{manifest.name} has {which}; it has {', '.join(life.life for life in manifest.lives) or 'none'}")
     life = lives[-1]
     with readable():
-        asked = sorted(call.begin for call in recording.calls() if call.call == "THINK")
-        found = trace_calls(life, recording.calls(life.life), most, asked)
+        found = trace_calls(life, recording.calls(), most)
     calls = found.in_order()
     if as_json:
         shown = [{**call.as_json(), **({"contents": call.kept} if call.kept and contents else {})} for call in calls]

@@ -21,6 +21,6 @@ def test_a_message_is_answered(agentos_fake_kernel: FakeKernel) -> None:
 def test_it_answers_from_its_jail(agentos_kernel: RunningKernel) -> None:
     with agentos_kernel.client() as client:
         client.send_message("hello", to_name="my-agent")
-        [letter] = client.recv_messages(timeout=60)["messages"]
+        [message] = client.recv_messages(timeout=60)["messages"]
 
-    assert letter["message"] == "you said hello"
+    assert message["message"] == "you said hello"

@@ -28,5 +28,5 @@ with AgentOSClient() as kernel:
             current = kept["value"]
             kernel.send_message(answer(loop.run(current["task"])), to=current["from"])
             kernel.delete("current", scope="agent")
-        for letter in kernel.recv_messages(1, timeout=60)["messages"]:
-            kernel.store("current", {"task": str(letter["message"]), "from": letter["from_id"]}, scope="agent")
+        for message in kernel.recv_messages(1, timeout=60)["messages"]:
+            kernel.store("current", {"task": str(message["message"]), "from": message["from_id"]}, scope="agent")

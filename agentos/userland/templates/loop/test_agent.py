@@ -10,8 +10,8 @@ TASK = "Write one two three to words.txt and count them"
 def ask(kernel: RunningKernel, task: str) -> str:
     with kernel.client() as client:
         client.send_message(task, to_name="my-agent")
-        [letter] = client.recv_messages(timeout=60)["messages"]
-    return str(letter["message"])
+        [message] = client.recv_messages(timeout=60)["messages"]
+    return str(message["message"])
 
 
 @pytest.mark.agentos_config("agentos.toml")

@@ -6,8 +6,8 @@ words: dict[int, int] = {}  # by line
 
 with AgentOSClient() as kernel:
     while True:
-        for letter in kernel.recv_messages(timeout=60)["messages"]:
-            counted = letter["message"]
+        for message in kernel.recv_messages(timeout=60)["messages"]:
+            counted = message["message"]
             words[counted["line"]] = counted["words"]
             if len(words) == counted["of"]:
                 total = sum(words.values())

@@ -13,11 +13,11 @@ conversations: dict[int, list[dict[str, Any]]] = {}  # by the caller's id
 with AgentOSClient() as kernel:
     print("waiting for questions", flush=True)
     while True:
-        for letter in kernel.recv_messages(timeout=60)["messages"]:
-            conversation = conversations.setdefault(letter["from_id"], [])
+        for message in kernel.recv_messages(timeout=60)["messages"]:
+            conversation = conversations.setdefault(message["from_id"], [])
             if len(conversations) > CALLERS:
                 del conversations[next(iter(conversations))]
-            conversation.append({"role": "user", "content": str(letter["message"])})
+            conversation.append({"role": "user", "content": str(message["message"])})
             del conversation[: -2 * REMEMBERED - 1]
             thought = kernel.think(messages=conversation, system_instruction=SYSTEM)
             if thought["success"]:
@@ -26,5 +26,5 @@ with AgentOSClient() as kernel:
             else:
                 conversation.pop()
                 answer = f"I can't answer that now: {thought['error']}"
-            print(f"{letter['from_name']} asked {letter['message']!r}: {answer}", flush=True)
-            kernel.send_message(answer, to=letter["from_id"])
+            print(f"{message['from_name']} asked {message['message']!r}: {answer}", flush=True)
+            kernel.send_message(answer, to=message["from_id"])

@@ -36,6 +36,6 @@ def test_a_question_that_fails_is_answered_with_the_reason(agentos_fake_kernel: 
 def test_it_answers_from_its_jail(agentos_kernel: RunningKernel) -> None:
     with agentos_kernel.client() as client:
         client.send_message("What is the weather in Bonn?", to_name="my-agent")
-        [letter] = client.recv_messages(timeout=60)["messages"]
+        [message] = client.recv_messages(timeout=60)["messages"]
 
-    assert letter["message"] == "It rains in Bonn."
+    assert message["message"] == "It rains in Bonn."

@@ -65,11 +65,6 @@ T = TypeVar("T")
 Work: TypeAlias = Generator[Effect, Any, T]
 
 
-def advance(work: Work[T], value: Any, error: BaseException | None) -> Effect:
-    """The next effect of ``work``, which is sent the value or the error of the one before."""
-    return work.throw(error) if error is not None else work.send(value)
-
-
 async def drive(work: Work[T], perform: Callable[[Effect], Awaitable[Any]]) -> T:
     """The result of ``work``, of which ``perform`` performs each effect; it is closed if this is cancelled."""
     value: Any = None
@@ -77,7 +72,7 @@ async def drive(work: Work[T], perform: Callable[[Effect], Awaitable[Any]]) -> T
     try:
         while True:
             try:
-                effect = advance(work, value, error)
+                effect = work.throw(error) if error is not None else work.send(value)
             except StopIteration as end:
                 result: T = end.value
                 return result

@@ -38,7 +38,7 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     image: NeededImage | None = None
 
 
-class Letter(Struct, frozen=True, forbid_unknown_fields=True):
+class UnreadMessage(Struct, frozen=True, forbid_unknown_fields=True):
     """An unread message. What it says of its sender is for people: an import believes none of it."""
 
     from_name: str
@@ -47,7 +47,7 @@ class Letter(Struct, frozen=True, forbid_unknown_fields=True):
     message: msgspec.Raw
 
 
-learn(Manifest, list[KeptKey], list[Letter])
+learn(Manifest, list[KeptKey], list[UnreadMessage])
 
 
 def read_manifest(data: bytes) -> Manifest:
@@ -67,16 +67,16 @@ def read_keys(data: bytes, is_key: Callable[[str], bool]) -> Sequence[KeptKey]:
     return keys
 
 
-def read_letters(data: bytes) -> Sequence[Letter]:
+def read_messages(data: bytes) -> Sequence[UnreadMessage]:
     """Half a surrogate pair, which a sender may send, becomes U+FFFD. Raises :class:`BadArchive`."""
-    letters = _read(MAILBOX, lambda: msgspec.json.decode(replace_half_escapes(data), type=list[Letter]))
-    if len(letters) > MAX_MESSAGES or sum(len(one.message) for one in letters) > MAX_BYTES:
+    messages = _read(MAILBOX, lambda: msgspec.json.decode(replace_half_escapes(data), type=list[UnreadMessage]))
+    if len(messages) > MAX_MESSAGES or sum(len(one.message) for one in messages) > MAX_BYTES:
         raise BadArchive(f"{MAILBOX}: more than {MAX_MESSAGES} messages or {MAX_BYTES} bytes of them")
-    for number, one in enumerate(letters):
+    for number, one in enumerate(messages):
         if len(one.from_name) > MAX_NAME or not 0 <= one.sent_at < 1e12:
             raise BadArchive(f"{MAILBOX}: [{number}]: its sender or its time can't be")
         _read(f"{MAILBOX}: [{number}]", lambda body=bytes(one.message): codec.parse(body))  # type: ignore[misc]
-    return letters
+    return messages
 
 
 def codec_checked(data: bytes, kind: type[T]) -> T:

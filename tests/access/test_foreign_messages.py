@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from agentos.access.foreign_letters import UNNAMED, make_foreign
+from agentos.access.foreign_messages import UNNAMED, make_foreign
 
 
 @pytest.mark.parametrize("name", ["operator", "Kernel", "root", "guest", "mcp.files", "#1", "7", "", "a b", "x" * 200])

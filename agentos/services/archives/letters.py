@@ -70,13 +70,18 @@ def read_keys(data: bytes, is_key: Callable[[str], bool]) -> Sequence[KeptKey]:
 def read_letters(data: bytes) -> Sequence[Letter]:
     """Half a surrogate pair, which a sender may send, becomes U+FFFD. Raises :class:`BadArchive`."""
     letters = _read(MAILBOX, lambda: msgspec.json.decode(replace_half_escapes(data), type=list[Letter]))
-    if len(letters) > MAX_MESSAGES or sum(len(one.message) for one in letters) > MAX_BYTES:
-        raise BadArchive(f"{MAILBOX}: more than {MAX_MESSAGES} messages or {MAX_BYTES} bytes of them")
+    check_amount(letters)
     for number, one in enumerate(letters):
         if len(one.from_name) > MAX_NAME or not 0 <= one.sent_at < 1e12:
             raise BadArchive(f"{MAILBOX}: [{number}]: its sender or its time can't be")
         _read(f"{MAILBOX}: [{number}]", lambda body=bytes(one.message): codec.parse(body))  # type: ignore[misc]
     return letters
+
+
+def check_amount(letters: Sequence[Letter]) -> None:
+    """Raises :class:`BadArchive` for more than a mailbox takes."""
+    if len(letters) > MAX_MESSAGES or sum(len(bytes(one.message)) for one in letters) > MAX_BYTES:
+        raise BadArchive(f"{MAILBOX}: more than {MAX_MESSAGES} messages or {MAX_BYTES} bytes of them")
 
 
 def codec_checked(data: bytes, kind: type[T]) -> T:

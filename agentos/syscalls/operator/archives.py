@@ -38,7 +38,15 @@ from agentos.kernel.syscall import Syscall
 from agentos.sandbox.files import openat2
 from agentos.services.archives import archive
 from agentos.services.archives.imports import Imports, Staged
-from agentos.services.archives.letters import Letter, Manifest, NeededImage, read_keys, read_letters, read_manifest
+from agentos.services.archives.letters import (
+    Letter,
+    Manifest,
+    NeededImage,
+    check_amount,
+    read_keys,
+    read_letters,
+    read_manifest,
+)
 from agentos.services.archives.tar import MAX_BYTES, BadArchive
 from agentos.services.mail.mailbox import Message
 from agentos.services.mail.mailboxes import Mailboxes
@@ -127,9 +135,11 @@ class Archives:
                 with self._open_workspace(agent) as top:
                     if top is not None:
                         writer.add_tree(top)
+            if declared is not None:  # IMPORT makes such an agent of it
+                check_size(spec, writer)
             writer.finish()
-        except archive.TooLarge as error:
-            raise Unavailable(str(error)) from None
+        except (archive.TooLarge, BadArchive) as error:
+            raise Unavailable(f"{error}: choose other parts by include") from None
         except OSError as error:
             raise Unavailable(f"{error.filename or spec.name}: {error.strerror or error}") from None
         if writer.skipped:
@@ -300,9 +310,9 @@ class Archives:
 
 
 def encode_letters(unread: Sequence[Message]) -> bytes:
-    return msgspec.json.encode(
-        [Letter(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
-    )
+    letters = [Letter(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
+    check_amount(letters)
+    return msgspec.json.encode(letters)
 
 
 def describe(spec: AgentSpec) -> dict[str, Any]:
@@ -342,7 +352,7 @@ def read_declaration(manifest: Manifest, name: str) -> agents.Spawn:
     return wanted
 
 
-def check_size(spec: AgentSpec, found: archive.Unpacked) -> None:
+def check_size(spec: AgentSpec, found: archive.Unpacked | archive.Writer) -> None:
     limits = limits_of(spec)
     if found.bytes > limits.disk or found.files > limits.inodes:
         raise BadArchive(

@@ -44,7 +44,6 @@ from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
 from agentos.services.events import AgentExited, AgentOver, Subscriber
-from agentos.services.http.cassette import Cassette
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
@@ -54,7 +53,7 @@ from agentos.syscalls import Services, table
 from .access import Access
 from .host import Host, affordable_connections, is_root
 from .mcp import McpSetup
-from .network import Network
+from .network import HttpFiles, Network
 from .programs import Program
 from .recording import connect_recorder
 from .storage import bound_storage
@@ -95,7 +94,7 @@ class Kernel:
         mcp: McpSetup,
         recorder: RunRecorder,
         recordings: Recorder,
-        cassette: Cassette | None,
+        files: HttpFiles,
     ) -> None:
         kernel = settings.config.kernel
         self.settings, self.host, self.model = settings, host, model
@@ -112,7 +111,7 @@ class Kernel:
         self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
         self.replays = Replays()
         self.imports = Imports(host.state_dir, self.state)
-        self.network = Network(settings.config, self.callers, self.line, self.connection_limit, cassette)
+        self.network = Network(settings.config, self.callers, self.line, self.connection_limit, files)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)

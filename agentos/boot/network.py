@@ -4,11 +4,12 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from agentos.access.callers import Callers
 from agentos.agents.jail import openai_endpoint
@@ -24,6 +25,7 @@ from agentos.services.http.client import Client
 from agentos.services.http.egress import Egress
 from agentos.services.http.har import BadHar
 from agentos.services.http.secrets import Secrets, UnreadableSecret
+from agentos.services.http.settings import trust
 from agentos.threads import run_in_thread
 
 from .host import BootError
@@ -44,14 +46,23 @@ def read_secrets(config: Config) -> Secrets:
     return secrets
 
 
-def read_cassette(config: Config) -> Cassette | None:
-    """The recorded responses to HTTP calls, if there are any. Raises :class:`BootError`. Blocks."""
-    if config.http.cassette is None:
-        return None
-    try:
-        return Cassette.read(Path(config.http.cassette))
-    except BadHar as error:
-        raise BootError(f"{config.file}: [http] cassette: {error}") from None
+@frozen
+class HttpFiles:
+    """What the files of ``[http]`` say: recorded responses to HTTP calls, and authorities instead of the host's."""
+
+    cassette: Cassette | None = None
+    authorities: ssl.SSLContext | None = None
+
+    @classmethod
+    def read(cls, config: Config) -> "HttpFiles":
+        """Read them, before agents begin, which may change them. Raises :class:`BootError`. Blocks."""
+        cassette, authorities, named = config.http.cassette, config.http.ca_file, "cassette"
+        try:
+            found = Cassette.read(Path(cassette)) if cassette is not None else None
+            named = f"ca_file: {authorities}"
+            return cls(found, trust(authorities) if authorities is not None else None)
+        except (BadHar, OSError) as error:
+            raise BootError(f"{config.file}: [http] {named}: {error}") from None
 
 
 @define(eq=False)
@@ -62,14 +73,14 @@ class Network:
     callers: Callers
     line: Line
     connection_limit: ConnectionLimit
-    cassette: Cassette | None
+    files: HttpFiles
     egress: Egress = field(init=False)
     client: Client = field(init=False)
     _proxy: "Proxy | None" = None
 
     def __attrs_post_init__(self) -> None:
         self.egress = Egress(self.config.http)
-        self.client = Client(self.egress, self.cassette)
+        self.client = Client(self.egress, self.files.cassette, self.files.authorities)
         self.callers.authorizer.observers.append(self.client.judge_again)
 
     def openai_endpoint(self) -> openai_endpoint.Serve | None:
@@ -96,7 +107,7 @@ class Network:
         if caller.replayed is not None:
             replayed = caller.replayed
             await wait_first(partial(refuse_connections, network, replayed.note_connection), replayed.live.wait)
-        if self.cassette is not None:
+        if self.files.cassette is not None:
             log.warning("%s: [http] cassette has no connections: its program's own are refused", caller.name)
             await refuse_connections(network, lambda: None)
         if self._proxy is None:

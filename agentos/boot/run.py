@@ -47,7 +47,7 @@ from .access import Stores, open_access
 from .host import BootError, Host, open_host
 from .kernel import Kernel, Settings
 from .mcp import set_up_mcp
-from .network import read_cassette, read_secrets
+from .network import HttpFiles, read_secrets
 from .serving import serve
 
 log = logging.getLogger("agentos.kernel")
@@ -127,7 +127,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         await stops.forget_others([spec.name for spec in declared])
         await runs.forget_others([spec.name for spec in declared if spec.schedule is not None])
         secrets = await run_in_thread(read_secrets, settings.config)
-        cassette = await run_in_thread(read_cassette, settings.config)
+        files = await run_in_thread(HttpFiles.read, settings.config)
         stores = Stores(events, model, database, audit, logs, stored, event_log, secrets, caller_ids, message_ids)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load(check.find_given())
@@ -135,7 +135,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         if last is not None and message_ids.is_new:
             log.info('messages to declared agents outlive the kernel from now on, except with mailbox = "memory"')
         mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
-        kernel = Kernel(settings, host, model, access, stops, runs, mcp, recorder, recordings, cassette)
+        kernel = Kernel(settings, host, model, access, stops, runs, mcp, recorder, recordings, files)
         if (killed := await run_in_thread(describe_kill, last)) is not None:
             events.publish(killed)
             audit.note(kernel_entry(KILLED, killed.text, "lost"))

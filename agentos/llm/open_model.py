@@ -29,6 +29,7 @@ from .models.prices import prices_of
 
 if TYPE_CHECKING:
     from agentos.llm.cassettes.cassette import Cassette
+    from agentos.llm.providers.offline_rules import BadRules, Rule
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +57,16 @@ async def open_model(settings: LLMSettings, database: Database, publish: Publish
     """Choose the providers and the model, and load what is spent of the budgets. Connects at the first request."""
     choices, keys = await trio.to_thread.run_sync(read_choices, settings)
     usable = [choice for each in choices.values() for choice in each if isinstance(choice, ProviderChoice)]
+    rules: Sequence[Rule] | BadRules = ()
+    if any(choice.provider == "offline" for choice in usable):
+        rules = await trio.to_thread.run_sync(read_offline_rules, settings)
     model = usable[0].model if usable else settings.model if settings.providers else ""
     cassette = None
     if settings.cassette is not None:
         from agentos.llm.cassettes.cassette import Cassette  # for tests alone
 
         cassette = await trio.to_thread.run_sync(Cassette.read, Path(settings.cassette), settings.cassette_mode)
-    first, *others = (make_client(name, each, settings, publish, cassette) for name, each in choices.items())
+    first, *others = (make_client(name, each, settings, publish, cassette, rules) for name, each in choices.items())
     budgets = await Budgets.load(prices_of(settings), database, settings.max_tokens, time.time(), publish)
     return SharedModel(
         Line(settings, first, budgets, model or "", Contents(settings.keep_contents, keys), others),
@@ -78,9 +82,10 @@ def make_client(
     settings: LLMSettings,
     publish: Publish,
     cassette: "Cassette | None",
+    rules: "Sequence[Rule] | BadRules",
 ) -> ProviderClient:
     """The connections to one provider, one for each of the choices."""
-    connects: list[Connect] = [partial(connect, choice, settings) for choice in choices]
+    connects: list[Connect] = [partial(connect, choice, settings, rules) for choice in choices]
     if cassette is not None:
         connects = [partial(cassette.connect, each) for each in connects]
     kind = next((choice.provider for choice in choices if isinstance(choice, ProviderChoice)), None)
@@ -112,6 +117,16 @@ def read_choices(settings: LLMSettings) -> tuple[Choices, Sequence[str]]:
         import agentos.llm.providers.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
     keys = dict.fromkeys([*(variables.get(name) for name in KEYS), *(choice.key for choice in found)])
     return choices, [key for key in keys if key is not None and len(key) >= MIN_LENGTH]
+
+
+def read_offline_rules(settings: LLMSettings) -> "Sequence[Rule] | BadRules":
+    """The offline provider's rules, or why they can't be used; read before agents begin, which may change the file."""
+    from agentos.llm.providers.offline_rules import BadRules, read_rules
+
+    try:
+        return read_rules(settings.offline.rules) if settings.offline.rules is not None else ()
+    except BadRules as error:
+        return error
 
 
 def describe_default_budget(quotas: Sequence[Quota]) -> str | None:

@@ -96,7 +96,7 @@ class Manifest(Struct, omit_defaults=True):
     """``recording.json``. ``ended`` and ``reason`` are set when the recording has ended.
 
     ``automatic``: it is of one life, because its agent has ``record``, and may be removed when it is old. ``lacks``:
-    what was left out when it was given away.
+    what was left out when it was given away. ``mark``: see :mod:`.own`.
     """
 
     format: int = msgspec.field(default=FORMAT)
@@ -110,6 +110,7 @@ class Manifest(Struct, omit_defaults=True):
     lives: list[Life] = []
     masks: list[str] = []
     lacks: list[str] = []
+    mark: str = ""
 
     def find_obstacle(self, life: Life) -> str | None:
         """Why one of its lives can't be replayed; None if it can be."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from attrs import frozen
 
 from .format import CALLS, FILES, FORMER, MANIFEST, NAME, SUFFIX, Manifest
+from .own import Marks
 from .reader import BadRecording, read_recording
 
 KEPT_LIVES = 20  # of an agent, that ended well
@@ -81,12 +82,12 @@ def choose_removed(kept: Sequence[Kept], max_total: int) -> Iterator[Kept]:
             yield each
 
 
-def prune(directory: Path, max_total: int, since: float) -> int:
-    """Remove what isn't kept; returns the bytes that all that stay take together.
+def prune(directory: Path, marks: Marks, max_total: int, since: float) -> int:
+    """Remove what isn't kept of a kernel's own recordings; returns the bytes that all that stay take together.
 
     Recordings that have begun after ``since``, in seconds since the epoch, and haven't ended go on.
     """
-    found = scan(directory)
+    found = [each for each in scan(directory) if marks.is_own(each.manifest)]
     active = {each.path for each in found if each.manifest.ended is None and each.manifest.began >= since}
     going_on = sum(each.size for each in found if each.path in active)
     removed = [*choose_removed([each for each in found if each.path not in active], max_total - going_on)]

@@ -120,7 +120,10 @@ class LifeRunner:
                 async with self._jail(life, sockets) as jail:
                     assert sockets.listener is not None, "it was opened for the jail"
                     sockets.serve(
-                        Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit), nursery
+                        Listener(
+                            sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit, is_agents=True
+                        ),
+                        nursery,
                     )
                     if sockets.http is not None:
                         assert sockets.http_listener is not None, "it was opened with the endpoint"

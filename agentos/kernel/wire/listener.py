@@ -63,10 +63,13 @@ class ConnectionLimit:
     the first to come must leave enough: alone, a family gets 38 % of R, and k families that take all they can leave
     R / (k + 1) or more, if R is more than k * k. With half of what is free for each, the tenth would find a thousandth
     of R; with R divided by the number of families, the fourth nothing.
+
+    An accepted connection takes a file descriptor before it is admitted: ``waiting`` counts those of agents' sockets.
     """
 
     capacity: int
     connections: int = 0
+    waiting: int = 0
     _families: Counter[str] = field(factory=Counter, init=False)  # connections of agents, by family
 
     def describe_full(self, caller: Caller, *, proven: bool = True) -> str | None:
@@ -103,10 +106,14 @@ class ConnectionLimit:
                 if not self._families[family]:
                     del self._families[family]
 
-    @property
-    def waiting(self) -> int:
-        """How many accepted connections may wait for admission per socket; the others wait in Linux's backlog."""
-        return max(OPERATOR_RESERVE, self.capacity - self.connections)
+    def may_accept(self, own: int, is_agents: bool) -> bool:
+        """Whether a socket with ``own`` accepted connections that wait may have more; others wait in Linux's backlog.
+
+        With many agents what waits at their sockets together counts as well, but each may have one.
+        """
+        if not is_agents:
+            return own < max(OPERATOR_RESERVE, self.capacity - self.connections)
+        return not own or (own < MAX_CONNECTIONS and self.connections + self.waiting < self.capacity)
 
 
 @define(eq=False)
@@ -114,7 +121,7 @@ class Listener:
     """Accepts connections of one listening socket and admits them: processes in turn, each one's connections in order.
 
     ``admit`` identifies a peer, or raises a ``CallError`` that is sent to the peer before the connection is closed.
-    ``dismiss`` is called when a connection is over.
+    ``dismiss`` is called when a connection is over. ``is_agents``: the socket is an agent's, not the operator's.
     """
 
     listener: socket.socket
@@ -122,6 +129,7 @@ class Listener:
     poller: Poller
     admit: Callable[[Peer], Awaitable[Caller]]
     dismiss: Callable[[Caller], None] = field(default=lambda caller: None)
+    is_agents: bool = False
     _waiting: Turns[Peer, socket.socket] = field(factory=Turns, init=False)
     _admitting: int = field(default=0, init=False)
     _starting: bool = field(default=False, init=False)  # a task for a connection has not run yet
@@ -146,6 +154,7 @@ class Listener:
         """Accept no more connections, and close those that wait for admission. Call it before the socket is closed."""
         self.poller.forget(self.listener.fileno())
         for sock in self._waiting.clear():
+            self.connection_limit.waiting -= self.is_agents
             sock.close()
 
     def _accept_some(self, events: int = 0) -> None:
@@ -157,7 +166,7 @@ class Listener:
     async def _accept_again(self, pause: float) -> None:
         """Accept further connections in ``pause`` seconds, and not before there is room for them."""
         await trio.sleep(pause)
-        while len(self._waiting) >= self.connection_limit.waiting:
+        while not self.connection_limit.may_accept(len(self._waiting), self.is_agents):
             await self._waiting.wait_taken()
         self.start(self._nursery)
 
@@ -179,7 +188,8 @@ class Listener:
                 break  # e.g. the peer closed the connection before it was accepted
             sock.setblocking(False)
             self._waiting.add(Peer.of(sock), sock)
-            if len(self._waiting) >= self.connection_limit.waiting:
+            self.connection_limit.waiting += self.is_agents
+            if not self.connection_limit.may_accept(len(self._waiting), self.is_agents):
                 pause = 0.0
                 break
         self._admit_next()
@@ -189,6 +199,7 @@ class Listener:
         """Start a task for the next connection. That task starts the next one: Trio runs new tasks in random order."""
         if len(self._waiting) and not self._starting and self._admitting < MAX_ADMITTING:
             peer, sock = self._waiting.take()
+            self.connection_limit.waiting -= self.is_agents
             self._admitting += 1
             self._starting = True
             self._nursery.start_soon(self._receive, sock, peer)

@@ -1,18 +1,22 @@
 """Choice of the LLM provider, model and API key: from the configuration, else by which keys are set."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import trio
 from attrs import field, frozen
 from msgspec import Struct
 
 from agentos.llm.models.api_keys import Variables
-from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName, Timeouts, is_url
+from agentos.llm.settings import LLMSettings, ProviderName, Timeouts, is_url
 
 from .provider import Denied, Failing, Provider
+
+if TYPE_CHECKING:
+    from .offline_rules import BadRules, Rule
 
 GEMINI_MODEL = "gemini-2.0-flash"
 OPENAI_MODEL = "gpt-5-mini"
@@ -97,30 +101,26 @@ def _anthropic(settings: LLMSettings, variables: Variables) -> ProviderChoice | 
     return ProviderChoice("anthropic", model, settings.base_url, key, variable, settings.prompt_caching)
 
 
-async def connect(choice: ProviderChoice | NoProvider, settings: LLMSettings) -> Provider:
-    """Make the provider; a vendor's SDK is imported here, in a thread.
+async def connect(
+    choice: ProviderChoice | NoProvider, settings: LLMSettings, rules: "Sequence[Rule] | BadRules" = ()
+) -> Provider:
+    """Make the provider; a vendor's SDK is imported here, in a thread. ``rules`` are the offline provider's.
 
     Raises :class:`Denied` with what the operator can do, and :class:`Failing` if the SDK can't be loaded at present.
     """
     if isinstance(choice, NoProvider):
         raise Denied(choice.why)
     if choice.provider == "offline":
-        return await _offline(settings.offline)
+        from .offline import Offline
+
+        if isinstance(rules, ValueError):
+            raise Denied(str(rules))
+        return Offline(settings.offline, rules)
     try:
         # Not abandonable: an interpreter that exits while extension modules are initialised may crash.
         return await trio.to_thread.run_sync(_vendor, choice, settings.timeouts)
     except Exception as error:  # file descriptors are used up, a package is broken
         raise Failing(f"the SDK of {choice.provider} can't be loaded: {type(error).__name__}: {error}") from None
-
-
-async def _offline(settings: OfflineSettings) -> Provider:
-    from .offline import Offline
-    from .offline_rules import BadRules
-
-    try:
-        return await Offline.connect(settings)
-    except BadRules as error:
-        raise Denied(str(error)) from None
 
 
 def _vendor(choice: ProviderChoice, timeouts: Timeouts) -> Provider:

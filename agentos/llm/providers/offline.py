@@ -25,7 +25,7 @@ from agentos.llm.settings import OfflineSettings
 from agentos_sdk.encoding.codec import Text
 from agentos_sdk.values import ToolCall, Usage
 
-from .offline_rules import CallTemplate, Rule, fill_references, read_rules
+from .offline_rules import CallTemplate, Rule, fill_references
 from .provider import (
     CHARACTERS_PER_TOKEN,
     Answer,
@@ -76,12 +76,6 @@ class Offline(Provider):
     rules: Sequence[Rule] = ()
     _asked: int = 0
     _applied: Counter[int] = field(factory=Counter)  # how often, by the rule's index
-
-    @classmethod
-    async def connect(cls, settings: OfflineSettings) -> "Offline":
-        """Make a provider with the settings' rules file; raises ``BadRules``."""
-        rules = await trio.to_thread.run_sync(read_rules, settings.rules) if settings.rules else ()
-        return cls(settings, rules)
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         """Answer word by word, as slowly as the settings say."""

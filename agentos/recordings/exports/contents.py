@@ -62,7 +62,7 @@ class Rewriter:
     def rewrite_manifest(self, manifest: Manifest) -> Manifest:
         """The manifest: it names no snapshot, and what was left out."""
         without = self.contents.without
-        found = replace(manifest, automatic=False, lives=[*map(self._leave_out, manifest.lives)], lacks=[])
+        found = replace(manifest, automatic=False, mark="", lives=[*map(self._leave_out, manifest.lives)], lacks=[])
         if "texts" in without:
             agents = {name: replace(facts, command=None, python=None) for name, facts in manifest.agents.items()}
             found = replace(found, agents=agents, masks=[], reason=found.reason and "it ended by itself")

@@ -27,6 +27,7 @@ from agentos.kernel.steps import Observer
 from agentos.private_files import display_path, hold_directory
 from agentos.recordings.format import SUFFIX, AgentFacts, Life, Manifest, plain_name
 from agentos.recordings.kept import list_names, prune
+from agentos.recordings.own import Marks
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos.threads import run_in_thread
 from agentos_sdk.opcodes import Op
@@ -51,8 +52,8 @@ class Recorder:
     ``choose_tables`` gives callers, by id or all, the table that they need now.
     """
 
-    def __init__(self, directory: Path, settings: RecordingSettings, names: Iterable[str] = ()) -> None:
-        self.directory, self.settings = directory, settings
+    def __init__(self, directory: Path, settings: RecordingSettings, marks: Marks, names: Iterable[str] = ()) -> None:
+        self.directory, self.settings, self.marks = directory, settings, marks
         self.active: list[Active] = []
         self.manual: Active | None = None  # the one of RECORD_START: the present one, or the last
         self.registry = Registry()
@@ -283,7 +284,7 @@ class Recorder:
         own = next(found for n in itertools.count(1) if (found := f"{title}-{n}") not in self._names)
         self._names.add(own)
         manifest = Manifest(version=__version__, name=own, began=time.time(), automatic=automatic)
-        manifest.masks = [*self.settings.masks]
+        manifest.masks, manifest.mark = [*self.settings.masks], self.marks.make(manifest)
         target = Target(self.directory / f"{own}{SUFFIX}", max_bytes, rotates=automatic)
         recording = Active(manifest, target, selection, automatic)
         self.active.append(recording)
@@ -340,7 +341,7 @@ class Recorder:
             self._prune = trio.Event()
             await self.queue.flush()
             try:
-                total = await run_in_thread(prune, self.directory, self.settings.max_total, self._since)
+                total = await run_in_thread(prune, self.directory, self.marks, self.settings.max_total, self._since)
             except OSError as error:
                 log.warning("old recordings can't be removed: %s", error.strerror)
                 continue
@@ -366,11 +367,12 @@ def is_failed(end: End | None) -> bool:
 
 @asynccontextmanager
 async def open_recorder(directory: Path, settings: RecordingSettings) -> AsyncIterator[Recorder]:
-    """The recorder of the directory, which is created if it is missing; raises ``OSError``.
+    """The recorder of the directory in a state directory, created if it is missing; raises ``OSError``.
 
     All calls that end until the block ends, cancelled or not, are written before it is left.
     """
     with hold_directory(directory) as held:
-        recorder = Recorder(held, settings, await run_in_thread(lambda: [*list_names(held)]))
+        marks = await run_in_thread(Marks.open, directory.parent)
+        recorder = Recorder(held, settings, marks, await run_in_thread(lambda: [*list_names(held)]))
         async with run_and_finish(recorder.queue.serve, lambda failure: recorder.close()):
             yield recorder

@@ -18,6 +18,7 @@ from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.recordings.format import EMPTY
 from agentos.recordings.kept import scan
+from agentos.recordings.own import Marks
 from agentos.services.snapshots.overlays import NoOverlay
 from agentos.services.snapshots.records import BadLayer
 from agentos.services.snapshots.snapshots import Snapshots, Taken
@@ -73,7 +74,7 @@ class StartTrees:
                         pass  # one that was being taken is named now
                 named = self.recorder.list_starts()
                 await self.recorder.queue.flush()
-                named |= await run_in_thread(list_starts, self.recorder.directory)
+                named |= await run_in_thread(list_starts, self.recorder.directory, self.recorder.marks)
                 for one in found:
                     if one.address not in named:
                         await self.snapshots.remove(one)
@@ -86,6 +87,7 @@ async def _hold_nothing() -> AsyncIterator[bool]:
     yield False
 
 
-def list_starts(directory: Path) -> set[str]:
-    """The snapshots that the recordings in a directory name. Reads their manifests."""
-    return {life.start for each in scan(directory) for life in each.manifest.lives if life.start}
+def list_starts(directory: Path, marks: Marks) -> set[str]:
+    """The snapshots that the own recordings in a directory name. Reads their manifests."""
+    own = [each.manifest for each in scan(directory) if marks.is_own(each.manifest)]
+    return {life.start for manifest in own for life in manifest.lives if life.start}

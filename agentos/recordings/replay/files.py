@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from attrs import frozen
+from msgspec.structs import replace
 
 from agentos.agents.registry import Registry
 from agentos.kernel.call import Call
@@ -22,6 +23,7 @@ from agentos_sdk.errors import CallError
 
 from .progress import ReplayFailed
 
+FOREIGN = "the recording is from elsewhere"
 MAX_NAMED = 5  # paths in one sentence
 ERRORS = (NoOverlay, BadLayer, Taken, OSError, CallError)
 
@@ -75,6 +77,11 @@ class CommandChanges:
             return [Difference("file", f"EXEC, call {recorded.begin}", f"{recorded.files} changed files", str(error))]
         where = f"EXEC, call {recorded.begin}, "
         return [Difference("file", where + path, "changed", f"can't be: {why}") for path, why in failed]
+
+
+def without_start(life: Life) -> Life:
+    """A life of a recording from elsewhere, which may name any snapshot of this kernel's agents."""
+    return life if life.start in (None, EMPTY) else replace(life, start=None, no_files=FOREIGN)
 
 
 async def find_start(snapshots: Snapshots, life: Life, without: str) -> tuple[Snapshot | None, Sequence[str]]:

@@ -20,6 +20,7 @@ from agentos.agents.registry import Agent
 from agentos.recordings.format import SUFFIX, Life, encode_line, parse_json, plain_name, read_body, write_body
 from agentos.recordings.kept import list_names
 from agentos.recordings.masks import BadMask, join_masks
+from agentos.recordings.own import Marks
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder.recorder import Recorder, is_failed
 from agentos.services.events import LifeResumed, ResumeFailed
@@ -51,7 +52,7 @@ class Resumer:
     async def prepare(self, agent: Agent) -> "ResumedLife | None":
         """What the agent's next life goes on with; None if it begins anew, which is reported after a crash."""
         await self.recorder.queue.flush()
-        recording = await run_in_thread(find_last, self.recorder.directory, agent.name)
+        recording = await run_in_thread(find_last, self.recorder.directory, self.recorder.marks, agent.name)
         if recording is None or not has_crashed(recording, agent.end):
             return None
         life = recording.manifest.lives[0]
@@ -165,14 +166,16 @@ def find_leased(calls: Sequence[RecordedCall]) -> Mapping[int, float]:
     return leased
 
 
-def find_last(directory: Path, agent: str) -> Recording | None:
-    """The recording of the agent's last life that was recorded by itself. Raises ``OSError``. Blocks."""
+def find_last(directory: Path, marks: Marks, agent: str) -> Recording | None:
+    """The own recording of the agent's last life that was recorded by itself. Raises ``OSError``. Blocks."""
     found = list[Recording]()
     for name in list_names(directory):
         if name.rpartition("-")[0] == plain_name(agent):
             with suppress(BadRecording):
                 recording = read_recording(directory / f"{name}{SUFFIX}")
-                if recording.manifest.automatic and [life.agent for life in recording.manifest.lives] == [agent]:
+                manifest = recording.manifest
+                is_of_agent = manifest.automatic and [life.agent for life in manifest.lives] == [agent]
+                if is_of_agent and marks.is_own(manifest):
                     found.append(recording)
     return max(found, key=lambda each: each.manifest.began, default=None)
 

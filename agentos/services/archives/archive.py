@@ -28,10 +28,10 @@ from attrs import define, field
 from agentos.services.snapshots import beneath
 from agentos_sdk.values import HostIds
 
-from .tar import MAX_BYTES, MAX_ENTRIES, BadArchive, Entry, Reader
+from .tar import MAX_BYTES, MAX_ENTRIES, BadArchive, Entry, Reader, find_fault
 
 MANIFEST, STATE, MAILBOX, DIGESTS = "manifest.json", "state.json", "mailbox.json", "digests.json"
-PARTS: Final[Mapping[str, int]] = {MANIFEST: 1 << 20, STATE: 64 << 20, MAILBOX: 32 << 20, DIGESTS: 32 << 20}  # bytes
+PARTS: Final[Mapping[str, int]] = {MANIFEST: 1 << 20, STATE: 96 << 20, MAILBOX: 32 << 20, DIGESTS: 32 << 20}  # bytes
 PROGRAM, WORKSPACE = "program", "workspace"
 MAX_SCRIPT = 4 << 20  # bytes
 
@@ -41,15 +41,21 @@ class TooLarge(Exception):
 
 
 class Writer:
-    """Writes an archive. ``skipped`` counts sockets, FIFOs, devices and mounts, which no archive has."""
+    """Writes an archive that :func:`unpack` takes, or raises :class:`TooLarge`.
+
+    ``skipped`` counts sockets, FIFOs, devices and mounts, which no archive has; ``files`` and ``bytes`` are of the
+    workspace.
+    """
 
     def __init__(self, out: IO[bytes]) -> None:
         self._archive = tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115 - see finish
         self._digests: dict[str, str] = {}
         self._bytes = 0
-        self.skipped = 0
+        self.skipped = self.files = self.bytes = 0
 
     def add(self, name: str, data: bytes, mode: int = 0o600) -> None:
+        if len(data) > PARTS.get(name, MAX_SCRIPT):
+            raise TooLarge(f"{name!a}: it would have {len(data)} bytes, and may have {PARTS.get(name, MAX_SCRIPT)}")
         info = self._begin(name, tarfile.REGTYPE, mode, len(data))
         self._archive.addfile(info, io.BytesIO(data))
         self._digests[name] = hashlib.sha256(data).hexdigest()
@@ -115,6 +121,10 @@ class Writer:
         self._bytes += size
         if len(self._digests) >= MAX_ENTRIES or self._bytes > MAX_BYTES:
             raise TooLarge(f"{name!a}: an archive has at most {MAX_ENTRIES} entries and {MAX_BYTES} bytes")
+        if (why := find_fault(name)) is not None:
+            raise TooLarge(f"{name[:200]!a}: {why}")
+        if name == WORKSPACE or name.startswith(f"{WORKSPACE}/"):
+            self.files, self.bytes = self.files + 1, self.bytes + size
         info = tarfile.TarInfo(name)
         info.type, info.mode, info.size = kind, mode & 0o777, size
         return info

@@ -70,13 +70,18 @@ def read_keys(data: bytes, is_key: Callable[[str], bool]) -> Sequence[KeptKey]:
 def read_messages(data: bytes) -> Sequence[UnreadMessage]:
     """Half a surrogate pair, which a sender may send, becomes U+FFFD. Raises :class:`BadArchive`."""
     messages = _read(MAILBOX, lambda: msgspec.json.decode(replace_half_escapes(data), type=list[UnreadMessage]))
-    if len(messages) > MAX_MESSAGES or sum(len(one.message) for one in messages) > MAX_BYTES:
-        raise BadArchive(f"{MAILBOX}: more than {MAX_MESSAGES} messages or {MAX_BYTES} bytes of them")
+    check_amount(messages)
     for number, one in enumerate(messages):
         if len(one.from_name) > MAX_NAME or not 0 <= one.sent_at < 1e12:
             raise BadArchive(f"{MAILBOX}: [{number}]: its sender or its time can't be")
         _read(f"{MAILBOX}: [{number}]", lambda body=bytes(one.message): codec.parse(body))  # type: ignore[misc]
     return messages
+
+
+def check_amount(messages: Sequence[UnreadMessage]) -> None:
+    """Raises :class:`BadArchive` for more than a mailbox takes."""
+    if len(messages) > MAX_MESSAGES or sum(len(bytes(one.message)) for one in messages) > MAX_BYTES:
+        raise BadArchive(f"{MAILBOX}: more than {MAX_MESSAGES} messages or {MAX_BYTES} bytes of them")
 
 
 def codec_checked(data: bytes, kind: type[T]) -> T:

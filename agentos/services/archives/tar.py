@@ -102,16 +102,25 @@ class Reader:
         return found
 
 
+def find_fault(name: str) -> str | None:
+    """Why an entry can't have this name; None if it can."""
+    parts = name.split("/")
+    if not name or name.startswith("/") or {"", ".", ".."} & {*parts} or "\0" in name or len(parts) > MAX_PARTS:
+        return f"expected a relative path without . and .. and at most {MAX_PARTS} parts"
+    if len(name.encode("utf-8", "surrogateescape")) >= MAX_NAME:
+        return f"its name has more than {MAX_NAME - 1} bytes"
+    return None
+
+
 def _judge(info: tarfile.TarInfo, name: str, target: str) -> Entry:
     kind = _KINDS.get(info.type)
     shown = ascii(name[:200])
     if kind is None:
         raise BadArchive(f"{shown}: {_OTHERS.get(info.type, 'a kind of entry')} that isn't taken")
-    parts = name.split("/")
-    if not name or name.startswith("/") or {"", ".", ".."} & {*parts} or "\0" in name or len(parts) > MAX_PARTS:
-        raise BadArchive(f"{shown}: expected a relative path without . and .. and at most {MAX_PARTS} parts")
-    if len(name.encode("utf-8", "surrogateescape")) > MAX_NAME or "\0" in target or (kind == "link" and not target):
-        raise BadArchive(f"{shown}: its name or its target can't be used")
+    if (why := find_fault(name)) is not None:
+        raise BadArchive(f"{shown}: {why}")
+    if "\0" in target or (kind == "link" and not target):
+        raise BadArchive(f"{shown}: its target can't be used")
     size = info.size if kind == "file" else 0
     if size < 0 or (kind != "file" and info.size):
         raise BadArchive(f"{shown}: its size can't be")

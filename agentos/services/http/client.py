@@ -19,7 +19,7 @@ from attrs import define, field
 
 from agentos.services.events import AgentExited
 from agentos.threads import Limiter, run_in_thread
-from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
+from agentos_sdk.errors import CallError, QuotaExceeded
 
 from .cassette import Cassette, RecordedExchange
 from .decompression import WINDOWS, Inflater, limit_accepted
@@ -165,11 +165,12 @@ class _InFlight:
 class Client:
     """One per kernel. A connection serves one caller, and only until rules change.
 
-    With a ``cassette`` none is opened: it has the responses.
+    With a ``cassette`` none is opened: it has the responses. ``authorities`` are trusted instead of the host's.
     """
 
     egress: Egress
     cassette: Cassette | None = None
+    authorities: ssl.SSLContext | None = None
     _owners: dict[int, _Owner] = field(factory=dict)
     _in_flight: set[_InFlight] = field(factory=set)
     _loading: trio.Lock = field(factory=trio.Lock)
@@ -290,17 +291,12 @@ class Client:
 
     def _load(self) -> tuple[ModuleType, ssl.SSLContext]:
         """The module of connections and the certificates, in 0.1 s."""
-        file = self.egress.settings.ca_file
-        host = ssl.get_default_verify_paths()
-        if file is None and host.cafile is None and host.capath is None:
+        context, host = self.authorities, ssl.get_default_verify_paths()
+        if context is None and host.cafile is None and host.capath is None:
             import certifi  # for a Python that was built without the paths of this host's certificates
 
-            file = certifi.where()
-        try:
-            context = trust(file) if file is not None else ssl.create_default_context()
-        except OSError as error:
-            raise Unavailable(f"[http] ca_file: {file}: {error.strerror or error}") from None
-        return importlib.import_module("agentos.services.http.connections"), context
+            context = trust(certifi.where())
+        return importlib.import_module("agentos.services.http.connections"), context or ssl.create_default_context()
 
 
 def replace_headers(headers: Headers, others: Headers) -> Headers:

@@ -5,9 +5,10 @@ What is acknowledged, or removed for good, goes from all of them in the same tra
 
 import sqlite3
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
 from outcome import Outcome
 
 from agentos_sdk.encoding import codec
@@ -35,20 +36,23 @@ def copy_all(snapshot: str, numbers: Sequence[int], connection: sqlite3.Connecti
     )
 
 
-def put_back(snapshot: str, present: Collection[int], connection: sqlite3.Connection) -> list[Message]:
-    """Store the messages of a copy again, except those that are present, and return them: not handed out yet."""
+def read_copy(snapshot: str, connection: sqlite3.Connection) -> list[Message]:
+    """The messages of a copy, the oldest first: not handed out yet."""
     now, began = time.time(), time.monotonic()
-    connection.execute(
-        f"""INSERT OR IGNORE INTO mail SELECT {COLUMNS.replace("attempt", "0").replace("dead", "0")} FROM snapshot_mail
-            WHERE snapshot = ?""",  # noqa: S608
-        (snapshot,),
-    )
     rows = connection.execute(
-        f"""SELECT {COLUMNS} FROM mail WHERE id IN (SELECT id FROM snapshot_mail WHERE snapshot = ?)
-            ORDER BY id""",  # noqa: S608
+        f"SELECT {COLUMNS} FROM snapshot_mail WHERE snapshot = ? ORDER BY id",  # noqa: S608
         (snapshot,),
     )
-    return [as_message(row, now, began) for row in rows if row[0] not in present]
+    return [replace(as_message(row, now, began), attempt=0) for row in rows]
+
+
+def put_back(snapshot: str, numbers: Sequence[int], connection: sqlite3.Connection) -> set[int]:
+    """Store messages of a copy again; returns the ids of those that it still has: others were acknowledged."""
+    chosen = (snapshot, codec.encode(numbers).decode())
+    those = "FROM snapshot_mail WHERE snapshot = ? AND id IN (SELECT value FROM json_each(?))"
+    columns = COLUMNS.replace("attempt", "0").replace("dead", "0")
+    connection.execute(f"INSERT OR IGNORE INTO mail SELECT {columns} {those}", chosen)
+    return {number for (number,) in connection.execute(f"SELECT id {those}", chosen)}
 
 
 def acknowledge_all(items: Sequence[Sequence[int]], connection: sqlite3.Connection) -> Sequence[Outcome[None]]:

@@ -312,20 +312,33 @@ class Mailboxes:
             numbers = [message.id for message in box.messages]
             await present(self.store).run(partial(copies.copy_all, snapshot, numbers))
 
-    async def give_back(self, snapshot: str, account: str) -> None:
-        """Have the messages of a copy wait again, unless they do or were acknowledged. Raises ``Unavailable``.
+    async def give_back(self, snapshot: str, account: str) -> int:
+        """Have the messages of a copy wait again, unless they do or were acknowledged; returns how many have no room.
 
-        Nothing is lost: also over the limit of the mailbox.
+        Those are the latest, and stay in the copy: what an agent reads and gets back again would have no end
+        otherwise. Raises ``Unavailable``.
         """
         box = self._kept.get(account)
         if box is None:
-            return
-        store = present(self.store)
+            return 0
+        store, chosen, back = present(self.store), list[Message](), set[int]()
+        copied = await store.run(partial(copies.read_copy, snapshot))
         has = {one.id for one in (*box.messages, *box.dead)} | box.leases.keys()
-        back = await store.run(partial(copies.put_back, snapshot, frozenset(has)))
-        for message in back:
-            store.sent[message.family] += message.cost
-        box.requeue(back)
+        wanted = [one for one in copied if one.id not in has]
+        for message in wanted:
+            if not (box.fits(len(message.body)) and store.has_room(message.family, message.cost)):
+                break
+            store.charge(message.family, message.cost)
+            box.reserve(len(message.body))
+            chosen.append(message)
+        try:
+            back = await store.run(partial(copies.put_back, snapshot, [one.id for one in chosen]))
+        finally:
+            for message in chosen:
+                box.unreserve(len(message.body))
+            store.discharge([message for message in chosen if message.id not in back])
+            box.restore([message for message in chosen if message.id in back])
+        return len(wanted) - len(chosen)
 
     async def forget_copies(self, kept: Collection[str]) -> None:
         """Remove the copies of all snapshots but these. Raises ``Unavailable``."""

@@ -37,7 +37,7 @@ class MailStore:
 
     def check(self, family: str, size: int) -> None:
         """Raise ``QuotaExceeded`` if a family may not have so many more bytes."""
-        if family and self.sent[family] + size > self.most:
+        if not self.has_room(family, size):
             raise QuotaExceeded(
                 f"mail: {family!r}, with what it spawned, may have {self.most} bytes of unread messages in mailboxes "
                 f"that are kept (kernel.max_state_bytes), and this would be {self.sent[family] + size}: "
@@ -45,6 +45,9 @@ class MailStore:
                 name=family,
                 what="bytes",
             )
+
+    def has_room(self, family: str, size: int) -> bool:
+        return not family or self.sent[family] + size <= self.most
 
     def discharge(self, messages: Iterable[Message]) -> None:
         for message in messages:

@@ -1,5 +1,7 @@
 """What goes along with an agent's snapshot besides layers: its private keys, and its unread mail."""
 
+import logging
+
 import msgspec
 from attrs import frozen
 
@@ -11,6 +13,8 @@ from agentos.threads import run_in_thread
 
 from .records import Snapshot
 from .store import Store
+
+log = logging.getLogger(__name__)
 
 
 @frozen
@@ -26,10 +30,19 @@ class Kept:
         return msgspec.json.encode(await self.state.copy(account))
 
     async def give_back(self, store: Store, snapshot: Snapshot) -> None:
-        """Give an agent back what its snapshot has of it. Raises ``Unavailable`` or ``OSError``."""
+        """Give an agent back what its snapshot has of it; for what has no room see the log.
+
+        Raises ``Unavailable`` or ``OSError``.
+        """
         keys = await run_in_thread(read_keys, store, snapshot)
         await self.state.replace(snapshot.account, keys, limited=False)
-        await self.mail.give_back(snapshot.id, snapshot.account)
+        if left := await self.mail.give_back(snapshot.id, snapshot.account):
+            log.warning(
+                "%s: its mailbox is full: the last %d unread messages of the snapshot stay in it until it is rolled "
+                "back to again",
+                snapshot.name,
+                left,
+            )
 
     async def give_fork(self, store: Store, snapshot: Snapshot, account: str) -> None:
         """Give a fork the keys of a snapshot; a message has one addressee. Raises ``QuotaExceeded`` as well."""

@@ -42,6 +42,7 @@ from agentos.services.archives.json_parts import (
     Manifest,
     NeededImage,
     UnreadMessage,
+    check_amount,
     read_keys,
     read_manifest,
     read_messages,
@@ -134,9 +135,11 @@ class Archives:
                 with self._open_workspace(agent) as top:
                     if top is not None:
                         writer.add_tree(top)
+            if declared is not None:  # IMPORT makes such an agent of it
+                check_size(spec, writer)
             writer.finish()
-        except archive.TooLarge as error:
-            raise Unavailable(str(error)) from None
+        except (archive.TooLarge, BadArchive) as error:
+            raise Unavailable(f"{error}: choose other parts by include") from None
         except OSError as error:
             raise Unavailable(f"{error.filename or spec.name}: {error.strerror or error}") from None
         if writer.skipped:
@@ -307,9 +310,9 @@ class Archives:
 
 
 def encode_messages(unread: Sequence[Message]) -> bytes:
-    return msgspec.json.encode(
-        [UnreadMessage(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
-    )
+    messages = [UnreadMessage(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
+    check_amount(messages)
+    return msgspec.json.encode(messages)
 
 
 def describe(spec: AgentSpec) -> dict[str, Any]:
@@ -349,7 +352,7 @@ def read_declaration(manifest: Manifest, name: str) -> agents.Spawn:
     return wanted
 
 
-def check_size(spec: AgentSpec, found: archive.Unpacked) -> None:
+def check_size(spec: AgentSpec, found: archive.Unpacked | archive.Writer) -> None:
     limits = limits_of(spec)
     if found.bytes > limits.disk or found.files > limits.inodes:
         raise BadArchive(

@@ -37,7 +37,7 @@ from agentos.recordings.replay.agent import (
     find_directory,
     find_spec,
 )
-from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start
+from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start, without_start
 from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
 from agentos.recordings.replay.letters import Letters, find_letters
 from agentos.recordings.replay.life import LifeReplay, check_size, load_calls
@@ -156,7 +156,8 @@ class ReplayCalls:
         is_declared = switch.live and (member is None or member.parent is None)
         spec = find_spec(self.callers.registry, life.agent, is_declared)
         overlays, directory = self.snapshots.overlays, find_directory(spec, switch.live)
-        start, notes = await find_start(self.snapshots, life, describe_files(directory))
+        own = await self._is_own(recording)
+        start, notes = await find_start(self.snapshots, life if own else without_start(life), describe_files(directory))
         if start is not None:
             directory = start.directory
         elif directory is None and request.hold:
@@ -176,7 +177,7 @@ class ReplayCalls:
         keys = None
         if switch.live:
             if member is None:
-                letters = find_letters(found, switch, await self._is_own(recording))
+                letters = find_letters(found, switch, own)
                 told.deliver = partial(self._deliver, f"{recording.manifest.name}@{switch.until}", letters=letters)
                 told.progress.notes += letters.notes
             keys = await self._find_keys(told, found, start)
@@ -201,7 +202,7 @@ class ReplayCalls:
         if request.hold is not None or request.code is not None:
             raise BadRequest("hold, code: expected only with agent, where a recording has several lives")
         if not await self._is_own(recording):
-            raise BadRequest("path: only a recording of this kernel's own directory can be forked with all its lives")
+            raise BadRequest("path: only a recording that this kernel has made can be forked with all its lives")
         found = await run_in_thread(read_calls, recording)
         last = max((call.end for call in found), default=0)
         if request.until is None or not 1 <= request.until <= last + 1:
@@ -224,7 +225,9 @@ class ReplayCalls:
         return fork
 
     async def _is_own(self, recording: Recording) -> bool:
-        return await run_in_thread(os.path.samefile, recording.path.parent, self.recorder.directory)
+        """Whether this kernel has made it, and it lies where that did."""
+        is_there = await run_in_thread(os.path.samefile, recording.path.parent, self.recorder.directory)
+        return is_there and self.recorder.marks.is_own(recording.manifest)
 
     def _deliver(
         self, origin: str, caller: Caller, letters: Letters, find: Callable[[Any], Any] = lambda recorded: recorded

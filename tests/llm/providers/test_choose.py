@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentos.llm.models.api_keys import Variable, Variables
+from agentos.llm.open_model import read_offline_rules
 from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
 from agentos.llm.providers.keys import choose_providers
 from agentos.llm.providers.provider import Denied, Failing, Message, Question
@@ -255,4 +256,4 @@ async def test_rules_that_cannot_be_used_are_told() -> None:
     settings = LLMSettings(provider="offline", offline=OfflineSettings(rules="/nonexistent/rules.toml"))
 
     with pytest.raises(Denied, match="/nonexistent/rules"):
-        await connect(choose_provider(settings, variables({})), settings)
+        await connect(choose_provider(settings, variables({})), settings, read_offline_rules(settings))

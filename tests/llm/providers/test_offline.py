@@ -375,15 +375,11 @@ async def test_rules_come_from_a_file(tmp_path: Path) -> None:
         """,
     )
 
-    provider = await Offline.connect(OfflineSettings(rules=path))
+    provider = Offline(OfflineSettings(), read_rules(path))
 
     assert (await ask(provider, question("6 times 7"))).calls[0].arguments == {"a": "6", "b": "7"}
     with pytest.raises(RateLimited):
         await ask(provider, question("busy?"))
-
-
-async def test_without_a_file_there_are_no_rules() -> None:
-    assert (await Offline.connect(OfflineSettings())).rules == ()
 
 
 def test_all_that_is_wrong_with_a_file_is_said_at_once_with_its_place(tmp_path: Path) -> None:
@@ -459,9 +455,9 @@ def test_a_file_that_is_no_such_file_is_refused_by_name(tmp_path: Path, content:
     assert why in str(caught.value)
 
 
-async def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(BadRules, match=r"nothing\.toml: No such file or directory"):
-        await Offline.connect(OfflineSettings(rules=str(tmp_path / "nothing.toml")))
+        read_rules(str(tmp_path / "nothing.toml"))
 
 
 def test_a_fifo_in_the_place_of_the_file_keeps_nothing_waiting(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import trio
 from attrs import evolve
 
 from agentos.recordings.format import Life, write_body
+from agentos.recordings.own import Marks
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos.recordings.replay.life import load_calls
 from agentos.recordings.replay.progress import ReplayFailed
@@ -144,14 +145,14 @@ def test_a_life_that_failed_or_ended_with_the_kernel_has_crashed(
     made = [("coder", 1, True), ("coder", 3, True), ("coder", 5, False), ("b", 7, True)]
     for number, (name, began, automatic) in enumerate(made, 1):
         lives, own = [Life(f"{name}/1", name, 1.0, **life)], f"{name}-{number}"
-        facts = {"name": own, "began": began, "ended": ended, "automatic": automatic, "lives": lives}
-        write_recording(tmp_path / f"{own}.recording", [], **facts)
+        facts: dict[str, Any] = {"name": own, "began": began, "ended": ended, "automatic": automatic, "lives": lives}
+        write_recording(tmp_path / f"{own}.recording", [], Marks(b"key"), **facts)
 
-    found = find_last(tmp_path, "coder")
+    found = find_last(tmp_path, Marks(b"key"), "coder")
     assert isinstance(found, Recording)
     assert found.manifest.name == "coder-2"
     assert has_crashed(found, end) == crashed
-    assert find_last(tmp_path, "another") is None
+    assert find_last(tmp_path, Marks(b"key"), "another") is None
 
 
 def test_a_life_whose_short_lines_are_long_questions_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:

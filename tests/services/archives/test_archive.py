@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from agentos.services.archives import tar
-from agentos.services.archives.archive import DIGESTS, MANIFEST, Writer, read_manifest, unpack
+from agentos.services.archives.archive import (
+    DIGESTS,
+    MANIFEST,
+    MAX_SCRIPT,
+    PARTS,
+    STATE,
+    TooLarge,
+    Writer,
+    read_manifest,
+    unpack,
+)
 from agentos.services.archives.json_parts import read_keys, read_messages
 from agentos.services.archives.json_parts import read_manifest as check_manifest
 from agentos.services.archives.tar import BadArchive
@@ -230,6 +240,38 @@ def test_what_is_written_is_unpacked_as_it_was(place: Path) -> None:
     (source / "fifo").unlink()
     assert look(place / "top") == look(source)
     assert (found.script, found.files) == (("x.py", b"print()"), 8)
+
+
+def make_deep(top: Path) -> None:
+    (top / "/".join("d" * tar.MAX_PARTS)).mkdir(parents=True)
+
+
+def make_long(top: Path) -> None:
+    (top / "/".join(["n" * 200] * 20)).mkdir(parents=True)
+    here = os.open(top / "/".join(["n" * 200] * 20), os.O_DIRECTORY)
+    os.mkdir("m" * 70, dir_fd=here)
+    os.close(here)
+
+
+@pytest.mark.parametrize("make", [make_deep, make_long])
+def test_a_name_that_would_be_refused_is_not_written(place: Path, make: Callable[[Path], None]) -> None:
+    top = place / "top"
+    make(top)
+    with beneath.open_top(str(top)) as opened, pytest.raises(TooLarge, match=r"parts|bytes"):
+        Writer(io.BytesIO()).add_tree(opened)
+
+
+@pytest.mark.parametrize("name", [STATE, MANIFEST, "program/x.py", DIGESTS])
+def test_a_part_that_would_be_refused_is_not_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(io.BytesIO())
+    if name == DIGESTS:
+        monkeypatch.setitem(PARTS, DIGESTS, 50)  # type: ignore[arg-type]
+        writer.add(MANIFEST, b"{}")
+        with pytest.raises(TooLarge, match=name):
+            writer.finish()
+        return
+    with pytest.raises(TooLarge, match=name):
+        writer.add(name, bytes(PARTS.get(name, MAX_SCRIPT) + 1))
 
 
 def look(top: Path) -> dict[bytes, object]:

@@ -11,7 +11,7 @@ from attrs import define, field
 from agentos.services.http.client import Client
 from agentos.services.http.egress import Egress
 from agentos.services.http.request import OutgoingRequest, Permit
-from agentos.services.http.settings import HttpSettings
+from agentos.services.http.settings import trust
 from tests.support.runs.rows import each_row
 from tests.support.servers.http_server import (
     Asked,
@@ -49,7 +49,7 @@ class Asker:
 
 @asynccontextmanager
 async def asking(server: HttpServer, authority: Path | None = None) -> AsyncIterator[Asker]:
-    client = Client(Egress(HttpSettings(ca_file=str(authority) if authority else None)))
+    client = Client(Egress(), authorities=trust(str(authority)) if authority else None)
     try:
         yield Asker(server, client)
     finally:

@@ -528,3 +528,35 @@ async def test_what_a_guest_was_sent_before_is_kept_within_the_limits_alone(tmp_
             mail.check_adoption(10, "guest bob")
         await mail.leases.acknowledge(mail.by_id(10), [*mail.by_id(10).leases])
         mail.check_adoption(10, "guest bob")
+
+
+@pytest.mark.parametrize(
+    ("most", "size", "held"),
+    [
+        pytest.param(1 << 30, 10, MAX_MESSAGES, id="messages"),
+        pytest.param(1 << 30, 1 << 20, 15, id="bytes"),
+        pytest.param(5 * (10 + 2 + KEPT_BYTES), 10, 5, id="the quota of the sender's family"),
+    ],
+)
+async def test_what_a_snapshot_gives_back_has_the_mailbox_s_limits(
+    tmp_path: Path, most: float, size: int, held: int
+) -> None:
+    async with opened(tmp_path, most) as (mail, _, _):
+        for text in ("first", "second"):
+            async with trio.open_nursery() as nursery:
+                for _ in range(held - 1):
+                    nursery.start_soon(send, mail, f"{text:{size}}")
+            await mail.copy(text, "box")
+            await take(mail, limit=MAX_MESSAGES) if size < 100 else [await take(mail) for _ in range(held)]
+            assert mail.by_name("box").is_empty
+
+        assert await mail.give_back("first", "box") == 0
+        assert await mail.give_back("second", "box") == held - 2
+        box = mail.by_name("box")
+        assert (box.count, await mail.give_back("second", "box")) == (held, held - 2)
+
+        await take(mail, limit=held - 1)
+        while (left := box.count) > 1:
+            await take(mail, limit=left - 1)
+        assert await mail.give_back("second", "box") == 0, "what had no room was still in the snapshot"
+        assert {text.strip() for text in texts([*box.messages])} == {"second"}

@@ -19,7 +19,7 @@ import pytest
 from agentos.services.archives import archive
 from agentos.services.snapshots import beneath
 from agentos_sdk import AgentOSClient
-from agentos_sdk.errors import BadRequest
+from agentos_sdk.errors import BadRequest, Unavailable
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, until
@@ -279,6 +279,26 @@ def test_an_agent_without_a_jail_and_a_whole_directory_are_not_exported(own_kern
         (kernel.place / "s.tar").write_bytes(whole)
         told = client.import_agent(str(kernel.place / "s.tar"))
         assert (told["code"], "no agent was exported" in told["error"]) == ("bad_request", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("one-file-by-six-names", "head -c 1M /dev/zero >a; for n in 1 2 3 4 5; do ln a $n; done"),
+        ("a-file-with-a-hole", "truncate -s 5M a"),
+        ("links-of-one-file", ": >a; for n in $(seq 45); do ln a $n; done"),
+    ],
+)
+def test_what_an_import_would_refuse_is_not_exported(kernel: Kernel, name: str, make: str) -> None:
+    limits = {"disk": "4M", "inodes": 40}
+    with kernel.client() as client:
+        up(client.spawn(name, command=["sleep", "1000"], workspace="keep", limits=limits))
+        up(client.exec(["sh", "-c", make], name=name))
+
+        with client.export_agent(name) as parts, pytest.raises(Unavailable, match="inodes 40 and disk 4194304"):
+            list(parts)
+        with client.export_agent(name, ["workspace"]) as parts:
+            assert list(parts)
 
 
 COUNTS = """

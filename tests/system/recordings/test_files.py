@@ -1,6 +1,7 @@
 """What a recorded life began with: kept by a snapshot, seen again by a replay, and gone with the recording."""
 
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -226,6 +227,25 @@ def test_a_live_part_begins_with_files_keys_and_mail_as_they_were_there(recorded
     assert [call.files for call in kept.calls() if call.call == "EXEC"] == [
         call.files for call in read_recording(path).calls() if call.call == "EXEC"
     ]
+
+
+@pytest.mark.parametrize("start", ["its id", "a label"])
+def test_a_recording_from_elsewhere_begins_with_no_snapshot_of_this_kernel(recorded: Recorded, start: str) -> None:
+    """It may name any agent's, with that one's files and keys."""
+    others = recorded.life("runner-1")["start"]
+    path = recorded.path("unpacked-1").parent
+    shutil.copytree(recorded.path("coder-2").parent, path)
+    manifest = json.loads((path / "recording.json").read_text())
+    manifest["name"], manifest["lives"][0]["start"] = "unpacked-1", others if start == "its id" else "runner@labelled"
+    (path / "recording.json").write_text(json.dumps(manifest))
+    with recorded.kernel.client() as client:
+        if start == "a label":
+            up(client.snapshot("runner", "labelled"))
+        notes = up(client.replay_start(path="unpacked-1"))["notes"]
+        up(client.replay_stop())
+
+    shutil.rmtree(path)
+    assert [note for note in notes if "the recording is from elsewhere" in note] != [], notes
 
 
 def test_files_of_a_recording_go_with_it(recorded: Recorded) -> None:

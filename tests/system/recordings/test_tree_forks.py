@@ -1,5 +1,6 @@
 """Three agents with messages under way, forked at numbers of their order: each message is taken once."""
 
+import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -210,9 +211,17 @@ def test_what_can_not_be_forked_says_why(tree: Tree, fields: Json, said: str) ->
     assert (refused["code"], said in refused["error"]) == ("bad_request", True), refused
 
 
-def test_the_lives_of_a_recording_from_elsewhere_are_not_forked_together(tree: Tree, tmp_path: Path) -> None:
-    shutil.copytree(tree.path, tmp_path / "recording-1.recording")
+@pytest.mark.parametrize("place", ["elsewhere", "beside own ones", "beside own ones, unmarked"])
+def test_the_lives_of_a_recording_from_elsewhere_are_not_forked_together(
+    tree: Tree, tmp_path: Path, place: str
+) -> None:
+    path = (tmp_path if place == "elsewhere" else tree.path.parent) / "unpacked-1.recording"
+    shutil.copytree(tree.path, path)
+    manifest = json.loads((path / "recording.json").read_text())
+    marked = {} if "unmarked" in place else {"mark": manifest.pop("mark")}
+    (path / "recording.json").write_text(json.dumps(manifest | marked | {"name": "unpacked-1"}))
     with tree.kernel.client() as client:
-        refused = client.replay_start(path=str(tmp_path / "recording-1.recording"), then="live", until=2)
+        refused = client.replay_start(path=str(path), then="live", until=2)
 
-    assert (refused["code"], "of this kernel's own directory" in refused["error"]) == ("bad_request", True), refused
+    shutil.rmtree(path)
+    assert (refused["code"], "that this kernel has made" in refused["error"]) == ("bad_request", True), refused

@@ -14,6 +14,7 @@ from .format import Json
 from .masks import NO_MASKS, Masks
 from .matching import UNSEEN, Difference, Matcher, Miss, list_differences
 from .reader import RecordedCall
+from .words import Covered
 
 NOISE = frozenset(
     {
@@ -85,7 +86,7 @@ def compare_answers(first: Json | None, second: Json | None, masks: Masks = NO_M
         old, new = (_without_ids(key, reply.get(key)) for reply in (first, second))
         one, other = (digest_masked(write_canonical(masks.apply(each))) for each in (old, new))
         if key not in NOISE and one != other:
-            yield from list_differences(f"answer's {key}", old, new, "answer")
+            yield from list_differences(f"answer's {key}", masks.apply(old), masks.apply(new), "answer", Covered())
 
 
 def _without_ids(key: str, value: Any) -> Any:

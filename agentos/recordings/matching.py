@@ -10,9 +10,7 @@
 #   4. Else there is no answer. The nearest question serves only to say what differs.
 # What must stay true: nothing is matched in silence, and never by order or likeness alone. docs/decisions/0108.
 
-import difflib
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -27,17 +25,16 @@ from agentos.llm.cassettes.recorded_question import (
     digest_question,
     find_masked,
     find_nearest,
+    read_escapes,
     write_canonical,
 )
 
 from .masks import Masks
 from .reader import RecordedCall
+from .words import Covered, compare_words, quote
 
 ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "async", "request_id"})  # keys that no answer depends on
 UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that say nothing, and aren't compared
-MAX_WORDS = 2000  # of two texts between their common begin and end; longer ones are one difference
-MAX_COMPARED = 1 << 20  # characters of two texts that are compared word by word, in 0.3 s
-MAX_QUOTED = 160  # characters of a difference on each side
 MAX_DIFFERENCES = 50  # of one call
 
 Json = dict[str, Any]
@@ -125,11 +122,16 @@ class Matcher:
                 return _use(one, "masked", list_masks(one.question, request, self.masks))
         if len(there) != 1:
             return self._explain(call, request, digests)
-        drift: list[Difference] = []
+        drift, covered = list[Difference](), Covered()
         for part, recorded, now in self._new_parts(there[0].question, request):
             self._reported.add((self._digest_part(recorded), self._digest_part(now)))
-            drift += list_differences(part, recorded, now)
-        return _use(there[0], "drifted", drift=drift[:MAX_DIFFERENCES])
+            drift += self._list_differences(part, recorded, now, covered)
+        return _use(there[0], "drifted", [*covered], drift[:MAX_DIFFERENCES])
+
+    def _list_differences(self, part: str, recorded: object, now: object, covered: Covered) -> list[Difference]:
+        """Those that no mask covers, of parts that differ also after masks."""
+        covered |= dict.fromkeys(self.masks.list_used(recorded, now))
+        return list_differences(part, self.masks.apply(recorded), self.masks.apply(now), covered=covered)
 
     def _first(self, call: str, digest: str) -> _Candidate | None:
         there = self._by_digest[call, digest]
@@ -175,8 +177,8 @@ class Matcher:
         found = [
             difference
             for part, old, new in split_parts(nearest.question, request)
-            if old != new
-            for difference in list_differences(part, old, new)
+            if old != new and self._digest_part(old) != self._digest_part(new)
+            for difference in self._list_differences(part, old, new, Covered())
         ]
         return Miss(why, nearest.call, found[:MAX_DIFFERENCES])
 
@@ -229,55 +231,26 @@ def name_kind(part: str) -> Kind:
 _OF_QUESTIONS = frozenset({"tools", "tool_choice", "temperature", "thinking_level", "stop", "response_schema"})
 
 
-def list_differences(part: str, recorded: object, now: object, kind: Kind | None = None) -> list[Difference]:
-    """The words that differ between two values of a part, of this kind or of that which the part has."""
-    kind, texts = kind or name_kind(part), []
+def list_differences(
+    part: str, recorded: object, now: object, kind: Kind | None = None, covered: Covered | None = None
+) -> list[Difference]:
+    """The words that differ between two values of a part, of this kind or of that which the part has.
+
+    ``covered`` is that of :func:`compare_words`.
+    """
+    kind, texts = kind or name_kind(part), list[str]()
     for value in (recorded, now):
         is_text = isinstance(value, dict) and value.keys() <= {"role", "text", "answers"}
         text = value.get("text", "") if is_text and isinstance(value, dict) else value
-        texts.append(text if isinstance(text, str) else json.dumps(text, indent=1, sort_keys=True, ensure_ascii=False))
-    found = [Difference(kind, part, old, new) for old, new in compare_words(*texts)]
+        if not isinstance(text, str):
+            text = read_escapes(json.dumps(text, indent=1, sort_keys=True, ensure_ascii=False))
+        texts.append(text)
+    found = [Difference(kind, part, *pair) for pair in compare_words(texts[0], texts[1], covered)]
     if not found and recorded != now:
-        return [Difference(kind, part, *(_quote(write_canonical(value)) for value in (recorded, now)))]
+        return [Difference(kind, part, *quote(write_canonical(recorded), write_canonical(now)))]
     return found
-
-
-def compare_words(recorded: str, now: str) -> Iterator[tuple[str, str]]:
-    """What differs between two texts, word by word: the words of each side, cut to :data:`MAX_QUOTED` characters."""
-    if len(recorded) + len(now) > MAX_COMPARED:
-        same = count_common(recorded, now)
-        if recorded[same:] != now[same:]:
-            yield _quote(recorded[same:]), _quote(now[same:])
-        return
-    old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (recorded, now))
-    shorter = min(len(old), len(new))
-    begin = next((at for at in range(shorter) if old[at] != new[at]), shorter)
-    end = next((at for at in range(shorter - begin) if old[-1 - at] != new[-1 - at]), shorter - begin)
-    old, new = old[begin : len(old) - end], new[begin : len(new) - end]
-    if len(old) + len(new) > MAX_WORDS:
-        yield _quote("".join(old)), _quote("".join(new))
-        return
-    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag != "equal":
-            yield _quote("".join(old[a:b])), _quote("".join(new[c:d]))
-
-
-def count_common(one: str, other: str) -> int:
-    """How many characters two texts have in common at their begin."""
-    least, most = 0, min(len(one), len(other))
-    while least < most:
-        middle = (least + most + 1) // 2
-        if one[least:middle] == other[least:middle]:
-            least = middle
-        else:
-            most = middle - 1
-    return least
 
 
 def _find_alike(request: Json, candidates: Sequence[_Candidate]) -> _Candidate:
     """The candidate with most keys in common; of several the first."""
     return max(candidates, key=lambda one: sum(one.question.get(key) == value for key, value in request.items()))
-
-
-def _quote(text: str) -> str:
-    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"

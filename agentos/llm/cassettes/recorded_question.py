@@ -33,7 +33,8 @@ MASKS: Mapping[str, str] = {
 """What differs between two runs of the same program. docs/reference/configuration.md lists them."""
 MASK = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in MASKS.items()))
 PIECE = 64 << 10  # characters
-_CUT = re.compile(r"""["\\{}()\[\]<>=;|]""")
+_CUT = re.compile(r"""["\\{}()\[\]<>=;|\n]""")
+_ESCAPE = re.compile(r"\\u([0-9a-f]{4})")
 
 Recorded = dict[str, Any]
 """A question as JSON; see :func:`record_question`."""
@@ -188,13 +189,40 @@ def _digest_text(text: str) -> str:
 
 @lru_cache(maxsize=4096)  # each question repeats the messages of the one before
 def digest_masked(text: str) -> str:
-    """The digest of a text in which what :data:`MASKS` cover is the same."""
-    return _digest_text("".join(MASK.sub(lambda found: f"<{found.lastgroup}>", piece) for piece in cut_text(text)))
+    """The digest of canonical JSON in which what :data:`MASKS` cover is the same."""
+    pieces = cut_text(read_escapes(text))
+    return _digest_text("".join(MASK.sub(lambda found: f"<{found.lastgroup}>", piece) for piece in pieces))
 
 
 def find_masked(text: str) -> Iterator[re.Match[str]]:
-    """What :data:`MASKS` cover in a text."""
-    return (found for piece in cut_text(text) for found in MASK.finditer(piece))
+    """What :data:`MASKS` cover in canonical JSON."""
+    return (found for piece in cut_text(read_escapes(text)) for found in MASK.finditer(piece))
+
+
+def split_masked(text: str) -> Iterator[tuple[str | None, str]]:
+    """A text in pieces, each behind the name of the mask that covers it; None if none does."""
+    for piece in cut_text(text):
+        at = 0
+        for found in MASK.finditer(piece):
+            yield None, piece[at : found.start()]
+            yield found.lastgroup, found.group()
+            at = found.end()
+        yield None, piece[at:]
+
+
+def read_escapes(text: str) -> str:
+    """JSON with the characters that escapes stand for: the ``n`` of a line's end is no part of the word behind it.
+
+    Quotes and backslashes stay escaped, so that different texts stay different.
+    """
+    for escape, character in (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r")):
+        text = text.replace(escape, character)
+    return _ESCAPE.sub(_read_escape, text) if "\\u" in text else text
+
+
+def _read_escape(found: re.Match[str]) -> str:
+    character = chr(int(found[1], 16))
+    return found[0] if "\ud800" <= character <= "\udfff" else character  # half of a character, or no character
 
 
 def cut_text(text: str) -> Iterator[str]:

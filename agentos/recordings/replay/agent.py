@@ -115,6 +115,7 @@ class AgentReplay:
     parent: Callable[[], Agent | None] = lambda: None  # when it starts
     agent: Agent | None = None  # once it has come up
     begun: trio.Event = field(factory=trio.Event)
+    has_ended: bool = False  # by itself
 
     @property
     def name(self) -> str:
@@ -129,6 +130,11 @@ class AgentReplay:
         return self.life.progress
 
     async def run(self) -> None:
+        await self.live_again()
+        await self.keep_jail()
+
+    async def live_again(self) -> None:
+        """Run the program until it ends, or diverges, and judge that. Raises ``ReplayFailed``."""
         name, life = self.spec.name, self.life
         if self.callers.registry.is_taken(name):
             raise ReplayFailed(f"there is an agent {name} already")
@@ -163,14 +169,15 @@ class AgentReplay:
                     await one.end(name)
         end = agent.end if agent is not None and not life.over.is_set() else None
         life.judge(end.reason if end is not None else None)
-        if self.hold and end is not None and life.progress.divergence is None:
-            await self._hold()
+        self.has_ended = end is not None
         if life.progress.divergence is not None:
             number = agent.id if agent is not None else 0
             self.callers.registry.publish(ReplayDiverged(number, name, life.life, str(life.progress.verdict)))
 
-    async def _hold(self) -> None:
-        """Start an agent that does nothing in a jail like the one that has ended, over the same files."""
+    async def keep_jail(self) -> None:
+        """If asked to, start an agent that does nothing in a jail like the one that has ended, over the same files."""
+        if not self.hold or not self.has_ended or self.progress.divergence is not None:
+            return
         spec = replace(self.spec, script=None, command=KEEPER, args=(), ready=None, runtime="exec", record=False)
         try:
             await self.supervision.spawn(spec, self.caller, None)

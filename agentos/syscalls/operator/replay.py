@@ -199,8 +199,8 @@ class ReplayCalls:
 
     async def _open_tree(self, caller: Caller, recording: Recording, request: calls.ReplayStart) -> TreeFork:
         """The fork of all lives of a recording at one number of its order."""
-        if request.hold is not None or request.code is not None:
-            raise BadRequest("hold, code: expected only with agent, where a recording has several lives")
+        if request.code is not None:
+            raise BadRequest("code: expected only with agent, where a recording has several lives")
         if not await self._is_own(recording):
             raise BadRequest("path: only a recording that this kernel has made can be forked with all its lives")
         found = await run_in_thread(read_calls, recording)

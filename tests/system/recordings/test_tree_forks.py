@@ -185,21 +185,19 @@ def test_the_command_forks_a_tree_at_a_question_that_show_numbers(tree: Tree) ->
     socket = "--socket", tree.kernel.socket
     _, shown, _ = tree.agentos("recordings", "show", "recording-1", "--life", "chief/1")
     status, said, wrong = tree.agentos("fork", "recording-1@1", "--tree", "--say", "go on", "--yes", *socket)
-    refused = tree.agentos("fork", "recording-1@1", "--tree", "--check", "true", "--yes", *socket)
 
     rows = {row.split()[1]: row.split() for row in said.splitlines() if "-fork" in row.split(" ")[0]}
     assert "question 1, " in shown
     assert status == 0, said + wrong
     assert {life: row[2] for life, row in rows.items()}["chief/1"] == "identical"
     assert "  chief: " in said
-    assert (refused[0], "--check judges" in refused[2]) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"until": 10**6}, "until: the last call of the recording ends at"),
-        ({"until": 2, "hold": True}, "hold, code: expected only with agent"),
+        ({"until": 2, "code": "/tmp"}, "code: expected only with agent"),
         ({"until": 2, "edits": {"1": {"content": "x"}}}, "only answers of THINK can be edited"),
         ({"until": 2, "edits": {"x": {"content": "x"}}}, "edits.x: the recording has no call with this number"),
     ],

@@ -51,6 +51,20 @@ def test_a_fork_begins_after_its_rights_were_shown_and_is_a_branch_of_its_record
     assert violations(question) == []
 
 
+def test_forks_side_by_side_are_each_judged_by_a_check(question: Any) -> None:
+    question.get_by_label("times").fill("2")
+    question.get_by_label("check").fill("echo looked into $PWD; exit 3")
+    question.get_by_role("button", name="fork from here…").click()
+    question.get_by_role("alertdialog").get_by_role("button", name="begin 2 forks").click()
+
+    found = question.get_by_role("status").filter(has_text="check:")
+    found.nth(1).wait_for()
+    for one in (found.nth(0), found.nth(1)):
+        assert "before the question: identical" in one.inner_text()
+        assert "check: exit 3\n\nlooked into /workspace" in one.inner_text()
+    assert violations(question) == []
+
+
 def test_calls_of_tools_that_are_no_json_begin_nothing(question: Any) -> None:
     question.get_by_label("calls of tools").fill("[{")
     question.get_by_role("button", name="fork from here…").click()

@@ -72,6 +72,9 @@ class TreeFork:
                 progress.divergence = STOPPED.format(self._failed)
             if progress.state == "RUNNING":
                 progress.state = "COMPLETED"
+        if self._failed is None:
+            for branch in self.branches.values():  # not before all have ended: it takes the member's name
+                await branch.replay.keep_jail()
 
     async def _run(self, branch: Branch, scope: trio.CancelScope) -> None:
         replay, progress = branch.replay, branch.replay.progress
@@ -80,7 +83,7 @@ class TreeFork:
         try:
             if parent is not None:
                 await parent.replay.begun.wait()
-            await replay.run()
+            await replay.live_again()
             progress.state = "COMPLETED"
         except (CallError, ReplayFailed, OSError) as error:
             progress.state, progress.verdict, progress.error = "ERROR", "can't", str(error)

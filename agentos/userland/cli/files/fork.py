@@ -64,9 +64,7 @@ def fork(
         if tree:
             from agentos.userland.cli.recordings.fork_tree import fork_tree
 
-            if check is not None:
-                raise click.UsageError("--check judges one agent's files: leave it out, or --tree")
-            sys.exit(fork_tree(moment, answer, models, times, yes, socket_path, as_json))
+            sys.exit(fork_tree(moment, answer, models, times, check, yes, socket_path, as_json))
         sys.exit(fork_life(moment, answer, models, times, check, yes, socket_path, as_json))
     if given or models or times > 1:
         raise click.UsageError("--count and --name are of snapshots: REC@N has --times and --model")

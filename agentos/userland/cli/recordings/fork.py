@@ -8,13 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from attrs import asdict, evolve, frozen
+from attrs import asdict, frozen
 
-from agentos.recordings.comparison import compare_answers, pair_calls, sum_use
 from agentos.recordings.format import SUFFIX
-from agentos.recordings.masks import join_masks
-from agentos.recordings.matching import Difference
-from agentos.recordings.reader import RecordedCall, Recording, read_recording
+from agentos.recordings.reader import RecordedCall, Recording
 from agentos.userland.cli.approvals.approvals import is_terminal
 from agentos.userland.cli.common import (
     Failed,
@@ -27,16 +24,15 @@ from agentos.userland.cli.common import (
     printable,
 )
 from agentos.userland.cli.permissions.permissions import held_lines
-from agentos.userland.task.attempts import run_check
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.testing.replays import wait_replay
 
 from .ask import find_question
+from .forked import Fork, Former, check_fork, describe_fork
 from .recordings import open_recording, readable
 
 AT_ONCE = 10  # the kernel runs no more
 HEADER = ["FORK", "MODEL", "VERDICT", "COST", "TOKENS", "DIFFERS", "END"]
-GOOD = ("identical", "drifted")  # verdicts about what came before the question
 STOPPED = 130  # exit status
 
 Json = dict[str, Any]
@@ -48,24 +44,6 @@ class Answer:
 
     source: str
     reply: Json
-
-
-@frozen
-class Fork:
-    """What has come of one. ``differences`` are those of its answer to the question and the recorded one."""
-
-    name: str
-    model: str
-    verdict: str
-    why: str = ""
-    cost: float | None = None
-    tokens: int = 0
-    differences: Sequence[Difference] | None = None
-    end: str = ""
-    recording: str | None = None
-    notes: Sequence[str] = ()
-    is_good: bool = False  # it has passed the check, or without one came to the question
-    exit_code: int | None = None  # of the check
 
 
 def choose_answer(edit: str | None, say: str | None, call: Sequence[str]) -> Answer | None:
@@ -105,9 +83,11 @@ def fork_life(
     name, _, number = moment.rpartition("@")
     recorded = find_question(name, int(number))
     whole = open_recording(name, None)
-    with readable():
-        former = [*whole.calls(recorded.life)]
     fields = {**describe_moment(whole, recorded, answer), "agent": recorded.life}
+    with readable():
+        calls = [*whole.calls(recorded.life)]
+    answered = {call.begin for call in calls if call.begin < fields["until"]}
+    former = Former(calls, answered, whole.manifest.masks, recorded.begin)
     wanted = list_wanted(models, times)
     with kernel(path) as client:
         agent = check_reply(client.inspect(name=recorded.life.rpartition("/")[0]))
@@ -118,7 +98,7 @@ def fork_life(
             confirm(len(wanted))
         if check is not None:
             fields["hold"] = True
-        forks = Forks(client.socket_path, recorded, former, whole.manifest.masks, fields, answer, check)
+        forks = Forks(client.socket_path, recorded, former, fields, answer, check)
         try:
             found = forks.run(wanted)
         except KeyboardInterrupt:
@@ -169,14 +149,13 @@ class Forks:
         self,
         socket: str,
         recorded: RecordedCall,
-        former: Sequence[RecordedCall],
-        masks: Sequence[str],
+        former: Former,
         fields: Json,
         answer: Answer | None,
         check: str | None,
     ) -> None:
         self._socket, self._recorded, self._former = socket, recorded, former
-        self._masks, self._fields, self._answer, self._check = masks, fields, answer, check
+        self._fields, self._answer, self._check = fields, answer, check
 
     def run(self, models: Sequence[str | None]) -> Sequence[Fork]:
         """Run one for each model, None is the one that the program asks for. An interrupt ends all of them."""
@@ -209,39 +188,13 @@ class Forks:
                 ended = wait_replay(client, name)
             except AgentOSError as error:
                 return Fork(name, shown, "stopped", str(error))
-            found = self._describe(name, shown, ended)
-            if self._check is None or not found.is_good:
-                return found
-            checked = run_check(client, name, self._check, lambda: None)
-        status = checked.exit_code
-        why = checked.why if status is None else "" if status == 0 else checked.output
-        return evolve(found, verdict=checked.verdict, why=why, exit_code=status, is_good=status == 0)
-
-    def _describe(self, name: str, model: str, ended: Mapping[str, Any]) -> Fork:
-        verdict, why = ended["verdict"], ended["divergence"] or ended["error"] or ""
-        if ended["recording"] is None:
-            return Fork(name, model, verdict, why, notes=ended["notes"])
-        with readable():
-            made = read_recording(ended["recording"])
-            calls = [*made.calls()]
-            masks = join_masks(self._masks, made.manifest.masks)
-        pairs = pair_calls(self._former, calls, masks)
-        answered = {pair.second.begin for pair in pairs if pair.first and pair.second and self._is_before(pair.first)}
-        use = sum_use(call for call in calls if call.begin not in answered)
-        same = next((pair.second for pair in pairs if pair.first and pair.first.begin == self._recorded.begin), None)
-        differences = [*compare_answers(self._recorded.reply, same.reply, masks)] if same is not None else None
-        end = str(made.manifest.lives[0].exit or "") if made.manifest.lives else ""
-        place, notes = ended["recording"], ended["notes"]
-        return Fork(name, model, verdict, why, use.cost, use.tokens, differences, end, place, notes, verdict in GOOD)
-
-    def _is_before(self, call: RecordedCall) -> bool:
-        return bool(call.begin < self._fields["until"])
+            found = describe_fork(name, shown, ended, self._former)
+            return check_fork(client, found, self._check) if self._check is not None else found
 
     def describe_recorded(self, end: str) -> list[str]:
         """The row of the recorded life: what it used from the question on, and how it ended."""
-        use = sum_use(call for call in self._former if not self._is_before(call))
         model = str(self._recorded.request.get("model", ""))
-        return [f"{self._recorded.life} (recorded)", model, "-", *format_use(use.cost, use.tokens), "-", end]
+        return [f"{self._recorded.life} (recorded)", model, "-", *self._former.format_use(), "-", end]
 
 
 def explain(error: str, answer: Answer | None, number: int) -> str:
@@ -252,24 +205,11 @@ def explain(error: str, answer: Answer | None, number: int) -> str:
     return error.replace(f"{field}.", f"{answer.source}: ").replace(field, answer.source)
 
 
-def format_use(cost: float | None, tokens: int) -> list[str]:
-    return ["?" if cost is None else f"{cost:.4g}", f"{tokens:,}"]
-
-
-def describe_difference(found: Sequence[Difference] | None) -> str:
-    """The first words that differ, and how many more places do."""
-    if not found:
-        return "no" if found is not None else "-"
-    more = f" (+{len(found) - 1})" if len(found) > 1 else ""
-    return f"{' '.join(found[0].recorded.split())!r} → {' '.join(found[0].now.split())!r}{more}"
-
-
 def show_table(name: str, recorded: list[str], found: Sequence[Fork]) -> None:
     """Print the forks below the recorded life, then what is to be known about them, and what to type next."""
     rows = [recorded]
     for one in found:
-        use = format_use(one.cost, one.tokens) if one.recording is not None else ["-", "-"]
-        rows.append([one.name, one.model, one.verdict, *use, describe_difference(one.differences), one.end or "-"])
+        rows.append([one.name, one.model, one.verdict, *one.format_use(), one.format_difference(), one.end or "-"])
     print_table(rows, HEADER, ("FORK", "MODEL", "DIFFERS", "END"))
     for one in found:
         for line in one.why.split("\n") if one.why else ():

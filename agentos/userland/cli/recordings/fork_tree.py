@@ -1,21 +1,27 @@
 """``agentos fork REC@N --tree``: all agents of a recording go on live at the moment at which a question was asked."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from attrs import asdict
 
-from agentos.recordings.reader import Recording, read_recording
+from agentos.recordings.format import SUFFIX
+from agentos.recordings.reader import RecordedCall, Recording
 from agentos.userland.cli.common import Failed, kernel, print_json, print_table, printable
 from agentos.userland.cli.permissions.permissions import held_lines
 from agentos_sdk import AgentOSClient
 from agentos_sdk.testing.replays import wait_replay
 
 from .ask import find_question
-from .fork import GOOD, STOPPED, Answer, confirm, describe_moment, explain, list_wanted
+from .fork import STOPPED, Answer, confirm, describe_moment, explain, list_wanted
+from .forked import Fork, Former, check_fork, describe_fork
 from .recordings import open_recording, readable
 
-HEADER = ["FORK", "IN PLACE OF", "VERDICT", "END", "RECORDING"]
+HEADER = ["FORK", "IN PLACE OF", "VERDICT", "COST", "TOKENS", "DIFFERS", "END", "RECORDING"]
+
+Forked = Mapping[str, Fork]  # the members of one fork, by their recorded lives
 
 
 def fork_tree(
@@ -23,35 +29,86 @@ def fork_tree(
     answer: Answer | None,
     models: Sequence[str],
     times: int,
+    check: str | None,
     yes: bool,
     path: str | None,
     as_json: bool,
 ) -> int:
-    """Have all lives go on live at the question ``REC@N``, one fork after the other; the exit status."""
+    """Have all lives go on live at the question ``REC@N``, one fork after the other; the exit status.
+
+    ``check`` is a command line that judges each, in the files of the agent that had asked the question.
+    """
     name, _, number = moment.rpartition("@")
     recorded = find_question(name, int(number))
     whole = open_recording(name, None)
     fields, wanted = describe_moment(whole, recorded, answer), list_wanted(models, times)
-    found = list[Mapping[str, Any]]()
+    formers = read_formers(whole, recorded, fields)
+    found, told = list[Forked](), list[Mapping[str, Any]]()
     with kernel(path) as client:
         if not as_json:
             show_rights(client, whole, moment)
         if not yes:
             confirm(len(wanted))
         for model in wanted:
-            begun = client.replay_start(**fields, model=model)
+            begun = client.replay_start(**fields, model=model, hold=True if check is not None else None)
             if not begun["success"]:
                 raise Failed(explain(begun["error"], answer, recorded.begin), begun)
             try:
-                found.append(wait_replay(client, begun["name"]))
+                told.append(wait_replay(client, begun["name"]))
+                found.append(judge(client, told[-1], model, formers, recorded.life, check))
             except KeyboardInterrupt:
                 return STOPPED
             client.replay_stop(begun["name"])
     if as_json:
-        print_json({"recorded": recorded.reply, "forks": found})
+        forks = [
+            {**one, "members": {life: asdict(fork) for life, fork in members.items()}}
+            for one, members in zip(told, found, strict=True)
+        ]
+        print_json({"recorded": recorded.reply, "forks": forks})
     else:
-        show_table(found)
-    return 0 if any(fork["verdict"] in GOOD for fork in found) else 1
+        show_table(found, {life: formers[life] for life in formers if any(life in one for one in found)})
+    return 0 if any(is_good(members) for members in found) else 1
+
+
+def read_formers(recording: Recording, recorded: RecordedCall, fields: Mapping[str, Any]) -> Mapping[str, Former]:
+    """All lives of a recording by their names, each with the calls that are answered in a fork at ``recorded``."""
+    with readable():
+        calls = [*recording.calls()]
+    answered = {call.begin for call in calls if call.end < fields["until"]}
+    if "edits" in fields:
+        answered.add(recorded.begin)
+    by_life = dict[str, list[RecordedCall]]()
+    for call in calls:
+        by_life.setdefault(call.life, []).append(call)
+    masks = recording.manifest.masks
+    return {
+        life.life: Former(by_life.get(life.life, []), answered, masks, recorded.begin)
+        for life in recording.manifest.lives
+    }
+
+
+def judge(
+    client: AgentOSClient,
+    told: Mapping[str, Any],
+    model: str | None,
+    formers: Mapping[str, Former],
+    asked: str,
+    check: str | None,
+) -> Forked:
+    """The members of a fork that has ended; that in place of the life ``asked`` is checked."""
+    found = {one["life"]: describe_fork(one["agent"], model or "", one, formers[one["life"]]) for one in told["lives"]}
+    if check is not None:
+        try:
+            if is_good(found):
+                found[asked] = check_fork(client, found[asked], check)
+        finally:
+            for one in found.values():  # the jails that were kept for it
+                client.kill(name=one.name, grace=0)
+    return found
+
+
+def is_good(members: Forked) -> bool:
+    return all(one.is_good for one in members.values())
 
 
 def show_rights(client: AgentOSClient, recording: Recording, moment: str) -> None:
@@ -64,26 +121,21 @@ def show_rights(client: AgentOSClient, recording: Recording, moment: str) -> Non
             click.echo(printable(f"  {name}: {line}"))
 
 
-def show_table(found: Sequence[Mapping[str, Any]]) -> None:
-    """Print the members of each fork, then what is to be known about them."""
-    rows = [describe(one) for fork in found for one in fork["lives"]]
-    print_table(rows, HEADER, ("FORK", "END"))
-    for fork in found:
-        for one in fork["lives"]:
-            why = one["divergence"] or one["error"] or ""
-            for line in why.split("\n") if why else ():
-                click.echo(printable(f"{one['agent']}: {line}"))
-    lives = [one for fork in found for one in fork["lives"]]
-    told = [f"{one['life']}: {note}" for one in lives for note in one["notes"] if not note.startswith("live: ")]
+def show_table(found: Sequence[Forked], formers: Mapping[str, Former]) -> None:
+    """Print the members of each fork below the recorded lives, then what is to be known about them."""
+    rows = [["(recorded)", life, "-", *former.format_use(), "-", "-", "-"] for life, former in formers.items()]
+    rows += [describe(life, one) for members in found for life, one in members.items()]
+    print_table(rows, HEADER, ("FORK", "DIFFERS", "END"))
+    lives = [(life, one) for members in found for life, one in members.items()]
+    for _, one in lives:
+        for line in one.why.split("\n") if one.why else ():
+            click.echo(printable(f"{one.name}: {line}"))
+    told = [f"{life}: {note}" for life, one in lives for note in one.notes if not note.startswith("live: ")]
     for note in dict.fromkeys(told):
         click.echo(printable(f"note: {note}"))
 
 
-def describe(one: Mapping[str, Any]) -> list[str]:
+def describe(life: str, one: Fork) -> list[str]:
     """The row of a member."""
-    if one["recording"] is None:
-        return [one["agent"], one["life"], one["verdict"], "-", "-"]
-    with readable():
-        made = read_recording(one["recording"])
-    name = made.manifest.name
-    return [one["agent"], one["life"], one["verdict"], str(made.manifest.lives[0].exit or "-"), name]
+    made = os.path.basename(one.recording).removesuffix(SUFFIX) if one.recording is not None else "-"
+    return [one.name, life, one.verdict, *one.format_use(), one.format_difference(), one.end or "-", made]

@@ -13,8 +13,10 @@ import { rules } from "../agent/rights.js";
 /** @typedef {Record<string, any>} Row */
 
 const POLL_MS = 500;
-/** The fork that was begun last: `reply` is of REPLAY_STATUS, or a refusal. */
-const begun = signal({ of: "", agent: "", reply: /** @type {Row|null} */ (null) });
+const MAX_TIMES = 10; // the kernel runs no more at once
+const CHECK_SECONDS = 3600; // EXEC's longest
+/** The forks that were begun last: `reply` is of REPLAY_STATUS, or a refusal, `check` of EXEC. @typedef {{agent: string, reply: Row, check: Row|null}} Fork */
+const begun = signal({ of: "", forks: /** @type {Fork[]} */ ([]) });
 
 /** The forks of a recording. @param {string} name */
 export function branchesOf(name) {
@@ -28,24 +30,37 @@ export function branchesOf(name) {
 export function forkPart(life, entry, found) {
   const of = JSON.stringify([life.recording, entry.id, boot.get()]);
   const now = begun.get();
-  const why = whyDisabled() || (life.replayable ? "" : `it can't be replayed: ${visible(life.why)}`) || (now.of === of && now.reply?.state === "RUNNING" ? "one runs" : "");
+  const why = whyDisabled() || (life.replayable ? "" : `it can't be replayed: ${visible(life.why)}`) || (now.of === of && now.forks.some(runs) ? "one runs" : "");
   const hint = found.cut ? "The recorded answer is too long for this page: what is left empty stays as recorded." : "What isn't changed stays as recorded. If nothing is changed, the model is asked here.";
   const submit = async (/** @type {any} */ event) => {
     event.preventDefault();
     const text = (/** @type {string} */ name) => event.target.elements[name].value;
     const edit = edited(found, text("content"), text("calls"));
-    if (typeof edit === "string") return begun.set({ of, agent: "", reply: { success: false, code: "bad_request", error: edit } });
+    if (typeof edit === "string") return refuse(of, { success: false, code: "bad_request", error: edit });
     const row = findAgent(life.agent);
-    if (!row) return begun.set({ of, agent: "", reply: { success: false, code: "not_found", error: `there is no agent ${life.agent} now` } });
+    if (!row) return refuse(of, { success: false, code: "not_found", error: `there is no agent ${life.agent} now` });
     const held = await call("GET_PERMS", { agent_id: row.id });
-    if (held.success === false) return begun.set({ of, agent: "", reply: held });
-    asked.set({ place: of, word: "begin the fork", danger: true, text: rights(life.agent, held), act: () => begin(life, entry.id, edit, of) });
+    if (held.success === false) return refuse(of, held);
+    const times = Number(text("times"));
+    asked.set({ place: of, word: times > 1 ? `begin ${times} forks` : "begin the fork", danger: true, text: rights(life.agent, held), act: () => begin(life, entry.id, edit, of, times, text("check").trim()) });
   };
   return html`<section class="after"><h3>fork from here</h3><form class="form" @submit=${submit}>
       <label><span>answer</span><textarea name="content" rows="4" .value=${found.cut ? "" : String(found.answer ?? "")}></textarea><span class="hint">${hint}</span></label>
       <label><span>calls of tools</span><textarea name="calls" rows="2" spellcheck="false" .value=${found.cut ? "" : found.tool_calls}></textarea><span class="hint">a JSON array of objects with id, name and arguments, or empty</span></label>
-      <div class="acts"><button disabled=${Boolean(why)} title=${why || "agentos fork REC@N --edit FILE"}>fork from here…</button></div></form>
-    ${confirmation(of)}${now.of === of && now.reply ? outcome(now.agent, now.reply) : null}</section>`;
+      <label><span>times</span><input name="times" type="number" min="1" max=${MAX_TIMES} value="1" required><span class="hint">so many forks, side by side</span></label>
+      <label><span>check</span><input name="check" autocomplete="off" spellcheck="false" placeholder="make test"><span class="hint">a command line that judges each in its jail, after its end; empty: none</span></label>
+      <div class="acts"><button disabled=${Boolean(why)} title=${why || "agentos fork REC@N --edit FILE --times K --check COMMAND"}>fork from here…</button></div></form>
+    ${confirmation(of)}${now.of === of ? now.forks.map((one) => keyed(one.agent, outcome(one))) : null}</section>`;
+}
+
+/** @param {Fork} fork */
+function runs(fork) {
+  return fork.reply.state === "RUNNING" || fork.check?.state === "RUNNING";
+}
+
+/** Nothing was begun. @param {string} of @param {Row} reply */
+function refuse(of, reply) {
+  begun.set({ of, forks: [{ agent: "", reply, check: null }] });
 }
 
 /** The keys of the answer that a person changed; a sentence if they can't be read. @param {Row} found @param {string} content @param {string} calls @returns {Row|string} */
@@ -67,28 +82,64 @@ function rights(name, held) {
     ${(held.permissions.bounded_by ?? []).map((/** @type {Row} */ one) => html`<p>bounded by ${visible(one.name)}:</p>${rules(one)}`)}`;
 }
 
-/** @param {Row} life @param {number} number @param {Row} edit @param {string} of */
-async function begin(life, number, edit, of) {
+/** @param {Row} life @param {number} number @param {Row} edit @param {string} of @param {number} times @param {string} check a command line, or empty */
+async function begin(life, number, edit, of, times, check) {
   const changed = Object.keys(edit).length > 0;
-  const args = { path: life.recording, agent: life.life, then: "live", until: changed ? number + 1 : number, ...(changed ? { edits: { [number]: edit } } : {}) };
-  const reply = await call("REPLAY_START", args);
-  if (reply.success === false) return begun.set({ of, agent: "", reply });
-  const agent = reply.name;
-  let status = /** @type {Row} */ ({ ...reply, verdict: null });
-  for (;;) {
-    begun.set({ of, agent, reply: status });
-    if (status.state !== "RUNNING") break;
-    await new Promise((done) => setTimeout(done, POLL_MS));
-    status = await call("REPLAY_STATUS", { name: agent });
-    if (begun.peek().agent !== agent) break;
+  const args = { path: life.recording, agent: life.life, then: "live", until: changed ? number + 1 : number, ...(changed ? { edits: { [number]: edit } } : {}), ...(check ? { hold: true } : {}) };
+  begun.set({ of, forks: [] });
+  for (let count = 0; count < times; count++) {
+    const reply = await call("REPLAY_START", args);
+    if (reply.success === false) return note(of, { agent: "", reply, check: null });
+    follow(of, { agent: reply.name, reply: { ...reply, verdict: null }, check: null }, check);
   }
-  forget(RECORDINGS);
 }
 
-/** @param {string} agent @param {Row} reply */
-function outcome(agent, reply) {
+/** Show a fork as it is now; false where others are shown meanwhile. @param {string} of @param {Fork} fork */
+function note(of, fork) {
+  const now = begun.peek();
+  if (now.of !== of) return false;
+  const known = now.forks.some((one) => one.agent === fork.agent);
+  begun.set({ of, forks: known ? now.forks.map((one) => (one.agent === fork.agent ? fork : one)) : [...now.forks, fork] });
+  return true;
+}
+
+/** Show a fork until it has ended, and check it then. @param {string} of @param {Fork} fork @param {string} check */
+async function follow(of, fork, check) {
+  while (note(of, fork) && fork.reply.state === "RUNNING") {
+    await new Promise((done) => setTimeout(done, POLL_MS));
+    fork = { ...fork, reply: await call("REPLAY_STATUS", { name: fork.agent }) };
+  }
+  forget(RECORDINGS);
+  if (!check || !["identical", "drifted"].includes(fork.reply.verdict)) return;
+  note(of, { ...fork, check: { state: "RUNNING" } });
+  note(of, { ...fork, check: await judge(fork.agent, check) });
+}
+
+/** Run a command line in a fork's jail, which is kept for it; what it changes is taken back. @param {string} name @param {string} command */
+async function judge(name, command) {
+  const before = await call("SNAPSHOT", { name });
+  if (before.success === false) return before;
+  const done = await call("EXEC", { name, command, timeout: CHECK_SECONDS });
+  await call("KILL", { name, grace: 0 });
+  await call("WAIT", { name });
+  const back = await call("ROLLBACK", { name, snapshot: before.snapshot });
+  if (back.success !== false) await call("SNAPSHOTS", { name, remove: before.snapshot });
+  return done.success !== false && back.success === false ? back : done;
+}
+
+/** @param {Fork} fork */
+function outcome({ agent, reply, check }) {
   if (reply.success === false) return refused(reply);
   const own = /([^/]*)[.]recording$/.exec(reply.recording ?? "")?.[1];
   return html`<div role="status" class="after"><p><b>${visible(agent)}</b> ${reply.state === "RUNNING" ? "runs" : html`has ended; before the question: ${reply.verdict ?? "stopped"}`} ${own ? html`<a class="text" href=${link("recordings", { rec: own })}>${visible(own)}</a>` : null}</p>
+    ${check ? judged(check) : null}
     ${reply.error || reply.divergence ? html`<pre class="bad">${visibleLines(reply.error || reply.divergence)}</pre>` : null}${(reply.notes ?? []).map((/** @type {string} */ note) => html`<p class="muted">${visible(note)}</p>`)}</div>`;
+}
+
+/** @param {Row} check a reply of EXEC */
+function judged(check) {
+  if (check.state === "RUNNING") return html`<p class="muted">the check runs</p>`;
+  if (check.success === false) return refused(check);
+  const said = `${check.stdout}${check.stderr}`.trimEnd();
+  return html`<p>check: <b class=${check.exit_code ? "bad" : "ok"}>${check.exit_code ? `exit ${check.exit_code}` : "passed"}</b></p>${check.exit_code && said ? html`<pre>${visibleLines(said.slice(-2000))}</pre>` : null}`;
 }

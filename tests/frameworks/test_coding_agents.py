@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +19,8 @@ from agentos.presets import read_preset
 from agentos_sdk.values import ToolCall, Usage
 from tests.conftest import OwnKernel
 from tests.llm.vendors.script import Break, Called, Refuses, Says, Script, Text
-from tests.support.kernel import until
+from tests.support.commands import run_agentos
+from tests.support.kernel import environment, until
 from tests.support.servers.vendor import vendor
 from tests.system.agents import info, lines
 
@@ -131,3 +133,51 @@ def test_a_coding_agent_does_a_task_in_its_jail(
     assert (work / "made.txt").read_text() == "by-a-tool\n"
     found = {path.name for path in work.iterdir()}
     assert found - {*program.leaves} == {".git", "clock.py", "made.txt"}, "what a program keeps at home is outside"
+
+
+REPAIRS = {"claude-code": "s/a - b/2 * a/", "codex": "s/a - b/a + b/", "loop": "s/a - b/b + a/"}
+TOOLS = {"claude-code": ("Bash", "command"), "codex": ("exec_command", "cmd"), "loop": ("exec", "command")}
+TESTED = "test:\n\tpython3 -c 'import add; assert add.add(2, 2) == 4; assert add.add(2, 3) == 5'\n"
+
+
+def test_two_coding_agents_and_the_loop_try_one_task_and_one_is_taken(
+    framework: None, own_kernel: OwnKernel, tmp_path: Path
+) -> None:
+    """Each repairs the function by the tool that it has; that of Claude Code is wrong."""
+    others = [name for name in REPAIRS if name != "loop"]
+    if missing := [name for name in others if not (PLACE / name / "ready").exists()]:
+        pytest.skip(f"{missing} aren't in {PLACE}, run `make agents`: they are NOT tested")
+    (work := tmp_path / "work").mkdir()
+    (work / "add.py").write_text("def add(a, b):\n    return a - b\n")
+    (work / "Makefile").write_text(TESTED)
+
+    def answer(question: Question) -> Script:
+        offered = {tool.name for tool in question.tools}
+        name = next((name for name in TOOLS if TOOLS[name][0] in offered), None)
+        if name is None:
+            return Says([Text("A title")])
+        tool, key = TOOLS[name]
+        if not any(message.calls for message in question.messages):
+            arguments = {key: f"sed -i '{REPAIRS[name]}' /workspace/add.py"}
+            return Says([Called(ToolCall("call_1", tool, arguments))], "tool_calls", CACHED)
+        if name == "loop":
+            return Says([Called(ToolCall("call_2", "done", {"summary": "It adds."}))], "tool_calls", CACHED)
+        return Says([Text("It adds.")], usage=CACHED)
+
+    with vendor() as met:
+        met.models["scripted"] = answer
+        llm = f'[llm]\nprovider = "openai"\nmodel = "scripted"\nbase_url = "{met.base_url}"\nopenai_endpoint = true'
+        kernel = own_kernel(llm, {"OPENAI_API_KEY": met.key})
+        found = ":".join(f"{PLACE}/{name}/node_modules/.bin" for name in others)
+        env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "PATH": f"{found}:{os.environ['PATH']}"}
+        tries = ["--attempts", "3", *(word for name in REPAIRS for word in ("--with", name)), "--check", "make test"]
+        words = ["task", *tries, "--budget", "tokens=100000", "--json", "--dir", str(work), "Repair add.py"]
+        done = run_agentos(words, kernel.place, env)
+        assert done.returncode == 0, done
+        rows = json.loads(done.stdout.splitlines()[-1])["attempts"]
+        verdicts = {row["by"]: row["verdict"] for row in rows}
+        assert verdicts == {"claude-code": "exit 2", "codex": "passed", "loop": "passed"}, done
+        assert all(row["tokens"] >= CACHED.input for row in rows)
+        taken = next(row["attempt"] for row in rows if row["by"] == "codex")
+        assert run_agentos(["apply", taken, "--yes"], kernel.place, env).returncode == 0
+    assert (work / "add.py").read_text() == "def add(a, b):\n    return a + b\n"

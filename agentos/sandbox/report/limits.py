@@ -1,5 +1,6 @@
 """Record which limits are enforced on a program and how, and which limit ended it; from values read back."""
 
+import signal
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -165,6 +166,8 @@ def describe_ending(
     """
     if watched is not None:
         return f"killed: {watched}"
+    if status.signal == signal.SIGXFSZ:
+        return f"killed: limit {format_size(asked.file_size)} of one file reached"
     if cgroup is None:
         return None
     if not cgroup.refused_above and cgroup.pids_limit == asked.max_pids + SHIM_PROCESSES:

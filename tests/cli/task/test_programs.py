@@ -32,6 +32,9 @@ while text == "more":
 if "wait" in text:
     print("waiting", flush=True)
     time.sleep(1000)
+if text == "grow":
+    with open("data.bin", "ab") as file:
+        file.write(b"more")
 with open("add.py", "w") as file:
     file.write(text)
 print("\\x1b[1;38;5;2madd.py\\x1b[m is \\x1b[2Kwritten\\x1b[0m", file=sys.stderr, flush=True)
@@ -52,6 +55,7 @@ RULES: list[dict[str, Any]] = [
     {"match": "^Wait", "reply": "wait"},
     {"match": "^Fail", "reply": WRONG},
     {"match": "^Spend", "reply": "more"},
+    {"match": "^Grow", "reply": "grow"},
     {"system": "agent that works on a task", "match": "^Repair", "tool_calls": write(WRONG)},
     {"tool": "write_file", "match": "wrote", "tool_calls": [("done", {"summary": "It adds."})]},
     {"match": "^Repair", "reply": RIGHT},
@@ -102,6 +106,20 @@ def test_a_program_works_in_an_overlay_and_its_output_is_shown(agentos: Agentos,
     assert tree(directory) == before
     assert agentos("tasks").stdout.splitlines()[1].split()[:2] == [name, "done"]
     assert "of coder, of which no conversation is kept" in agentos("task", "--resume", name, "More").stderr
+
+
+def test_a_file_that_is_larger_than_an_agents_default_limit_of_one_is_changed(
+    agentos: Agentos, path: str, directory: Path
+) -> None:
+    (directory / "data.bin").touch()
+    os.truncate(directory / "data.bin", 257 << 20)
+
+    done = agentos("task", "--with", "coder", "Grow it", "--dir", str(directory), PATH=path)
+
+    assert done.returncode == 0, done
+    assert "  M data.bin\n" in done.stdout
+    assert agentos("apply", name_of(done.stdout), "--yes", "data.bin").returncode == 0
+    assert (directory / "data.bin").stat().st_size == (257 << 20) + 4
 
 
 def test_programs_and_the_loop_are_compared(agentos: Agentos, kernel: Kernel, path: str, directory: Path) -> None:

@@ -142,6 +142,7 @@ def test_inodes_that_mkfs_has_rounded_up_are_told() -> None:
             Evidence(256 * MIB, 65, out_of_memory=True, forks_refused=1, throttled=0.5),
             "killed: memory limit 256M reached; fork refused: 64 processes; throttled 50 % of the time",
         ),
+        (Status(None, 25), Evidence(), "killed: limit 256M of one file reached"),
         (KILLED, Evidence(killed_above=1), "killed for memory by a limit above its own, or by the host"),
     ],
 )

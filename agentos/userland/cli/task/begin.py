@@ -73,13 +73,12 @@ def prepare(
         return Prepared(asked, text, text, "", "", options)
     if mode == "overlay":
         check_repository(path)
-        options = {**options, "workspace_mode": mode, "limits": {"disk": MORE_BYTES, "inodes": MORE_ENTRIES}}
+        options = {**options, "workspace_mode": mode, "limits": more_than()}
     else:
         say(f"{path} itself is changed, at once, and nothing of it can be undone")
         if (changes := describe_changes(path)) is not None:
             say(changes)
-        size, entries = measure(path)
-        options = {**options, "limits": {"disk": size + MORE_BYTES, "inodes": entries + MORE_ENTRIES}}
+        options = {**options, "limits": more_than(*measure(path))}
     said, for_model = describe_git(path)
     if said:
         warn(said)
@@ -88,6 +87,11 @@ def prepare(
         say(notes.said)
     whole = add_notes(f"{text}\n\n({for_model})" if for_model else text, notes)
     return Prepared(asked, text, whole, path, mode, {**options, "workspace": path})
+
+
+def more_than(size: int = 0, entries: int = 0) -> Mapping[str, int]:
+    """Limits for a workspace that has so many bytes and entries. Its files have no limit of their own beside them."""
+    return {"disk": size + MORE_BYTES, "file_size": size + MORE_BYTES, "inodes": entries + MORE_ENTRIES}
 
 
 def begin(client: AgentOSClient, prepared: Prepared, program: Program | None = None) -> Begun:

@@ -21,6 +21,7 @@ from demos.stage import say
 
 HERE = stage.HERE / "framework_faults"
 TITLE = "A framework's program that misbehaves: run plainly, and as an agent"
+HAS_PACKAGE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('agents') is None)"
 WATCHED = 3.0  # seconds in which the share of a CPU is measured
 MUCH_MEMORY, MANY_PROCESSES = 600 << 20, 100  # where the demo ends the plain program
 ROW = "   {:<8}{}"
@@ -215,7 +216,7 @@ def main() -> None:
 
     def run() -> None:
         stage.title(TITLE)
-        if subprocess.run([python, "-c", "import agents"], stderr=subprocess.DEVNULL).returncode != 0:
+        if subprocess.run([python, "-c", HAS_PACKAGE], stderr=subprocess.DEVNULL).returncode != 0:
             raise stage.DemoError(f"{python} lacks the package openai-agents: pip install openai-agents, or --python")
         demo(python)
 

@@ -27,6 +27,15 @@ SURE = (  # succeeds on any host, without a jail
 def test_what_succeeds_without_a_jail_is_stopped_in_one(run: Run) -> None:
     shown = run("security")
 
+    seen = re.sub(r" +", " ", shown.partition("Seen from outside\n")[2])
+    assert " not isolated services that were asked: dns, http, tcp, unix\n" in seen
+    assert " isolated services that were asked: none\n" in seen
+    assert " not isolated the process that was attacked: killed by signal 9\n" in seen
+    assert " isolated the process that was attacked: lives\n" in seen
+    assert " not isolated ~/.bashrc: changed\n" in seen
+    assert " isolated ~/.bashrc: as it was\n" in seen
+    bombs = [int(most) for most in re.findall(r"the fork bomb: (\d+) processes", seen)]
+    assert bombs[1] <= 64 < bombs[0] <= 301
     assert [line for line in shown.splitlines() if len(line) > 100] == []
     table = shown.partition("STOPPED BY\n")[2].partition("\n\n")[0]
     rows = {line[:37].strip(): (line[37:58].strip(), line[58:80].strip(), line[80:]) for line in table.splitlines()}
@@ -38,8 +47,8 @@ def test_what_succeeds_without_a_jail_is_stopped_in_one(run: Run) -> None:
     assert "and 0 in one" in shown
 
 
-def test_the_brief_demo_prints_the_table_and_the_verdict(run: Run) -> None:
-    shown = run("security", "--brief")
+def test_the_brief_demo_prints_and_draws_the_table_and_the_verdict(run: Run, tmp_path: Path) -> None:
+    shown = run("security", "--brief", "--picture", str(tmp_path / "table.svg"))
 
     stopped = shown.count("stopped: E")
     # Linux stops some of an ordinary user's without a jail, too.
@@ -47,19 +56,10 @@ def test_the_brief_demo_prints_the_table_and_the_verdict(run: Run) -> None:
     assert "and 0 in one" in shown
     assert "kernel." not in shown
     assert len(shown.splitlines()) <= 32
-
-
-def test_the_demo_looks_for_itself_at_what_was_attacked(run: Run) -> None:
-    seen = re.sub(r" +", " ", run("security").partition("Seen from outside\n")[2])
-
-    assert " not isolated services that were asked: dns, http, tcp, unix\n" in seen
-    assert " isolated services that were asked: none\n" in seen
-    assert " not isolated the process that was attacked: killed by signal 9\n" in seen
-    assert " isolated the process that was attacked: lives\n" in seen
-    assert " not isolated ~/.bashrc: changed\n" in seen
-    assert " isolated ~/.bashrc: as it was\n" in seen
-    bombs = [int(most) for most in re.findall(r"the fork bomb: (\d+) processes", seen)]
-    assert bombs[1] <= 64 < bombs[0] <= 301
+    svg = ElementTree.parse(tmp_path / "table.svg")
+    texts = [text.text or "" for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert len(texts) == 16 * 4 + 1
+    assert texts[-1].endswith("and 0 in one.")
 
 
 @pytest.mark.parametrize("when", ["kernel.spawn('isolated-intruder'", "kernel.spawn('bare-bomb'"])
@@ -82,12 +82,3 @@ def test_on_a_host_that_cannot_isolate_nothing_is_let_loose_and_the_knob_is_name
     assert "user.max_user_namespaces" in done.stderr
     assert "Side by side" not in done.stdout
     assert list(place.iterdir()) == []
-
-
-def test_the_picture_holds_the_table(run: Run, tmp_path: Path) -> None:
-    run("security", "--brief", "--picture", str(tmp_path / "table.svg"))
-
-    svg = ElementTree.parse(tmp_path / "table.svg")
-    texts = [text.text or "" for text in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert len(texts) == 16 * 4 + 1
-    assert texts[-1].endswith("and 0 in one.")

@@ -80,7 +80,19 @@ def pages(context: Any, kernel: Kernel) -> Iterator[Open]:
         opened.append(page)
         return page
 
-    yield show
-    for page in opened:
-        page.close()
+    try:
+        yield show
+    finally:
+        for page in opened:
+            page.close()
     assert [text for text in said if "WebSocket" not in text and "ERR_CONNECTION" not in text] == []
+
+
+def violations(page: Any) -> Any:
+    """What axe finds on a page: each rule, with the first element that breaks it."""
+    from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
+
+    page.evaluate(AXE_FILE_PATH.read_text())
+    found = """async () => (await axe.run({ resultTypes: ["violations"] }))
+      .violations.map((one) => [one.id, one.nodes[0].html])"""
+    return page.evaluate(found)

@@ -9,7 +9,7 @@ import pytest
 
 from agentos.userland.cli.kernel.kernel import quote_ended
 from tests.support.kernel import Kernel, shared, until
-from tests.web.chromium import Open, find_chromium, log_in, pages
+from tests.web.chromium import Open, find_chromium, log_in, pages, violations
 
 REVIEWER = Path(__file__).parents[2] / "demos" / "dashboard" / "reviewer.py"
 CONFIGURATION = f"""[dashboard]
@@ -167,13 +167,9 @@ def test_rules_that_another_operator_changed_meanwhile_arent_undone_unseen(open_
 
 
 def test_the_button_under_the_pointer_stays_readable(open_page: Open) -> None:
-    from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
-
     page = open_page("agents?agent=steady&tab=exec")
     page.get_by_role("button", name="run", exact=True).hover()
-    page.evaluate(AXE_FILE_PATH.read_text())
-    found = page.evaluate("async () => (await axe.run()).violations.map((one) => [one.id, one.nodes[0].html])")
-    assert found == []
+    assert violations(page) == []
 
 
 def test_messages_after_one_that_could_not_be_shown_are_received(open_page: Open) -> None:

@@ -9,6 +9,7 @@ import base64
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ MAX_FILE_BYTES = 64 << 20
 MAX_MESSAGES = 500_000  # of all questions: one may have all messages of an earlier one in a few bytes
 MAX_TEXT = 1 << 30  # characters of all questions, for the same reason
 LOOKED_BACK = 8  # questions among which the one is looked for that a question goes on with
+BLANKS = re.compile(r"[ \t\r\n]*")  # between values; a file may have 64 MiB of them
 Lines = str | list[str]
 
 
@@ -108,8 +110,7 @@ def read_cassette(path: Path) -> list[Entry]:
 def _read_values(path: Path, text: str) -> Iterator[object]:
     decoder, at = json.JSONDecoder(), 0
     while True:
-        while at < len(text) and text[at] in " \t\r\n":
-            at += 1
+        at = BLANKS.match(text, at).end()  # type: ignore[union-attr]  # it matches everywhere
         if at == len(text):
             return
         try:

@@ -13,10 +13,11 @@ from agentos.kernel.wire.listener import OPERATOR_RESERVE, ConnectionLimit
 from tests.support.rights import Grants, Notebook
 
 ROOM = 336  # for agents
+NO_CALLS = Table([])
 
 
 def caller(number: int, family: str, kind: Literal["agent", "operator"] = "agent") -> Caller:
-    return Caller(number, kind, f"caller-{number}", Table([]), Grants(), Notebook(), family=family)
+    return Caller(number, kind, f"caller-{number}", NO_CALLS, Grants(), Notebook(), family=family)
 
 
 @pytest.fixture

@@ -124,18 +124,16 @@ def test_a_file_that_is_none_or_too_long_is_refused(tmp_path: Path) -> None:
 def test_an_entry_of_a_few_bytes_can_not_stand_for_ever_more_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentos.llm.cassettes.cassette_file.MAX_MESSAGES", 20_000)
+    monkeypatch.setattr("agentos.llm.cassettes.cassette_file.MAX_MESSAGES", 2_000)
     path, first = tmp_path / "a.jsonl", json.loads(LINE)
-    first["question"]["messages"] = [{"role": "user", "text": ""}] * 400
-    lines = [
-        LINE.replace('"n": 1', f'"n": {n}').replace('"model"', '"as": 1, "first": 400, "model"', 1) for n in (2, 3)
-    ]
+    first["question"]["messages"] = [{"role": "user", "text": ""}] * 40
+    lines = [LINE.replace('"n": 1', f'"n": {n}').replace('"model"', '"as": 1, "first": 40, "model"', 1) for n in (2, 3)]
     path.write_text(f"{json.dumps(first)}\n" + "\n".join(lines))
     assert len(read_cassette(path)) == 3
 
     lines = [lines[0].replace('"n": 2', f'"n": {n}') for n in range(2, 100)]
     path.write_text(f"{json.dumps(first)}\n" + "\n".join(lines))
-    with pytest.raises(BadCassette, match="more than 20,000 messages together"):
+    with pytest.raises(BadCassette, match="more than 2,000 messages together"):
         read_cassette(path)
 
 

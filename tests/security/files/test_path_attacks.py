@@ -18,6 +18,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, until
+from tests.support.runs.rounds import rounds
 from tests.support.wire import HELLO, PATIENCE, Wire
 from tests.system.agents import SLEEPER, ask, relay, up, write
 
@@ -435,7 +436,7 @@ def race_in(place: Path, what: str) -> tuple[Path, Path, str]:
 def test_no_race_makes_a_grant_give_a_secret_away(kernel: Kernel, granted: int, place: Path, what: str) -> None:
     one, other, path = race_in(place, what)
     with swapping(one, other) as count, kernel.connect_as(granted) as wire:
-        outcomes = raced(wire, Op.READ, {"path": path}, 1500, 50)
+        outcomes = raced(wire, Op.READ, {"path": path}, rounds(300), 50)
 
     print(f"{what}: {outcomes} in {count['swaps']} swaps")
     assert outcomes["done"] > 50
@@ -451,7 +452,7 @@ def test_no_race_makes_a_grant_write_elsewhere(kernel: Kernel, granted: int, pla
     # A file that is written takes the place of the link, which soon there is none any more.
     answers = BOTH[:1] if (what, mode) == ("a file and a link", "write") else BOTH
     with swapping(one, other) as count, kernel.connect_as(granted) as wire:
-        outcomes = raced(wire, Op.WRITE, {"path": path, "content": "evil", "mode": mode}, 300, 10, answers)
+        outcomes = raced(wire, Op.WRITE, {"path": path, "content": "evil", "mode": mode}, rounds(100), 10, answers)
 
     print(f"{what}, {mode}: {outcomes} in {count['swaps']} swaps")
     assert (place / "secret").read_text() == SECRET
@@ -478,9 +479,9 @@ def test_no_race_in_its_workspace_leads_an_agent_out(kernel: Kernel, client: Age
     passwd = Path("/etc/passwd").read_bytes()
     assert ask(client, agent, "run", code=SWAPPER) == "done"
     with kernel.connect_as(agent) as wire:
-        read = raced(wire, Op.READ, {"path": "d/passwd"}, 1500, 10, secret="root:")
-        written = raced(wire, Op.WRITE, {"path": "d/passwd", "content": "evil"}, 300, 10)
-        appended = raced(wire, Op.WRITE, {"path": "d/passwd", "content": "evil", "mode": "append"}, 300, 10)
+        read = raced(wire, Op.READ, {"path": "d/passwd"}, rounds(300), 10, secret="root:")
+        written = raced(wire, Op.WRITE, {"path": "d/passwd", "content": "evil"}, rounds(100), 10)
+        appended = raced(wire, Op.WRITE, {"path": "d/passwd", "content": "evil", "mode": "append"}, rounds(100), 10)
 
     print(f"read {read}, written {written}, appended {appended}")
     for outcomes in (read, written, appended):

@@ -64,7 +64,7 @@ def meddle(kernel: Kernel, seed: int, deeds: int) -> None:
 def test_the_books_stay_right_whatever_is_done(own_kernel: OwnKernel, seed: int) -> None:
     kernel = own_kernel(tree())
     write(kernel, "relay.py", RELAY)
-    threads = [threading.Thread(target=meddle, args=(kernel, 10 * seed + number, 60)) for number in range(4)]
+    threads = [threading.Thread(target=meddle, args=(kernel, 10 * seed + number, 30)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

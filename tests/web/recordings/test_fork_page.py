@@ -6,10 +6,8 @@ import pytest
 
 from agentos.userland.web.links import Role
 from tests.support.kernel import Kernel
-from tests.web.chromium import Open, find_chromium
+from tests.web.chromium import Open, find_chromium, violations
 from tests.web.conftest import browser_of
-
-from .test_pages import violations
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel
-from tests.web.chromium import Open, find_chromium, log_in, pages
+from tests.web.chromium import Open, find_chromium, log_in, pages, violations
 
 from .conftest import HOSTILE
 
@@ -14,13 +14,6 @@ from .conftest import HOSTILE
 @pytest.fixture(scope="module", autouse=True)
 def _chromium_is_here() -> None:
     find_chromium()
-
-
-def violations(page: Any) -> Any:
-    from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
-
-    page.evaluate(AXE_FILE_PATH.read_text())
-    return page.evaluate("async () => (await axe.run()).violations.map((one) => [one.id, one.nodes[0].html])")
 
 
 def sideways(page: Any) -> int:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel, until
-from tests.web.chromium import Open, find_chromium
+from tests.web.chromium import Open, find_chromium, violations
 
 from .conftest import CODER
-from .test_pages import sideways, violations
+from .test_pages import sideways
 
 NOW = ".waterfall .row:not(.axis) .now"
 

@@ -42,6 +42,11 @@ class Fields:
         """The value of a field as it was sent."""
         return self.data.get(name)
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The fields that aren't null."""
+        return [name for name, value in self.data.items() if value is not None]
+
     def text(self, name: str) -> str | None:
         return self._typed(name, str, "a string")
 
@@ -129,6 +134,13 @@ def parse_object(body: bytes) -> Mapping[str, Any]:
     except UnicodeEncodeError:
         raise Invalid([codec.Mistake("", "expected text, got half of a surrogate pair in it")]) from None
     return data
+
+
+def refuse_fields(fields: Fields, refused: Mapping[str, str]) -> None:
+    """Refuse those of the fields ``refused`` that are there and not empty; their values say what to do instead."""
+    for name, instead in refused.items():
+        if fields.given(name):
+            raise Mistake(fields.place(name), f"not supported: {instead}")
 
 
 def check_stops(stops: object, place: str, *expected: str) -> Sequence[str]:

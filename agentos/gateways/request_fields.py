@@ -88,6 +88,13 @@ class Fields:
             raise Mistake(self.place(name), "expected some text")
         return found
 
+    def called_name(self) -> str:
+        """The name in a past call, which a model may have left empty."""
+        found = self.text("name")
+        if found is None:
+            raise Mistake(self.place("name"), "required field missing")
+        return found
+
     def object(self, name: str) -> Self | None:
         found = self._typed(name, dict, "an object")
         return None if found is None else type(self)(found, self.place(name))
@@ -137,9 +144,9 @@ def parse_object(body: bytes) -> Mapping[str, Any]:
 
 
 def refuse_fields(fields: Fields, refused: Mapping[str, str]) -> None:
-    """Refuse those of the fields ``refused`` that are there and not empty; their values say what to do instead."""
+    """Refuse those of the fields ``refused`` that say something; their values say what to do instead."""
     for name, instead in refused.items():
-        if fields.given(name):
+        if (given := fields.given(name)) or given == {}:
             raise Mistake(fields.place(name), f"not supported: {instead}")
 
 

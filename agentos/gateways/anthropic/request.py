@@ -242,7 +242,7 @@ def _call(block: Fields) -> ToolCall:
     own_id, signature = split_call_id(block.required_text("id"))
     given = block.object("input")
     arguments = arguments_of(given.data) if given is not None else {}
-    return ToolCall(own_id, block.text("name") or "", arguments, signature)
+    return ToolCall(own_id, block.called_name(), arguments, signature)
 
 
 def _image(block: Fields) -> Image:

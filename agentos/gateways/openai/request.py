@@ -199,7 +199,7 @@ def _call(call: Fields) -> ToolCall:
 
 
 def parse_call(call: Fields, function: Fields, id_name: str) -> ToolCall:
-    """A call with its id in the field ``id_name``, and its name, which models forget, and arguments in ``function``."""
+    """A call with its id in the field ``id_name``, and its name and arguments in ``function``."""
     text = function.text("arguments") or "{}"
     arguments: Mapping[str, Any] | codec.Text
     try:
@@ -211,7 +211,7 @@ def parse_call(call: Fields, function: Fields, id_name: str) -> ToolCall:
     signature = google.text("thought_signature") if google is not None else None
     if signature is None or not signature.startswith(("[", "{")):  # else it is as it was given out here
         signature = sign_call(call.data)
-    return ToolCall(call.required_text(id_name), function.text("name") or "", arguments, signature)
+    return ToolCall(call.required_text(id_name), function.called_name(), arguments, signature)
 
 
 def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:

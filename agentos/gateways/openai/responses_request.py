@@ -171,7 +171,7 @@ def _conversation(items: Iterable[Fields]) -> tuple[list[str], list[Message]]:
 
 
 def _call(item: Fields) -> ToolCall:
-    own = ProgramTool(item.text("name") or "", item.text("namespace"))
+    own = ProgramTool(item.called_name(), item.text("namespace"))
     if item.data["type"] == "function_call":
         return evolve(parse_call(item, item, "call_id"), name=own.model_name)
     return ToolCall(item.required_text("call_id"), own.model_name, {"input": item.text("input") or ""})

@@ -16,8 +16,8 @@ def main() -> None:
         cli(prog_name="agentos")
     except KeyboardInterrupt:  # while modules are imported
         sys.exit(128 + signal.SIGINT)
-    except OSError as error:  # e.g. the disk that our output goes to is full
-        sys.exit(f"agentos: {error}")
+    except OSError as error:  # of a file, which it names, or of our output, whose disk may be full
+        sys.exit(f"agentos: {error if error.filename else f'the output: {error.strerror or error}'}")
 
 
 def open_closed_streams() -> None:

@@ -60,6 +60,7 @@ from .tables.mcp import McpTable, read_mcp
 from .toml_lines import Keys
 from .waiting import find_waiting_mistakes
 
+MAX_SOCKET_PATH = 107  # bytes
 ROOT = "root"
 LOG_FILES = 4  # files that `max_total` has room for at least
 
@@ -139,7 +140,7 @@ class Builder(Reader):
         self.mistakes = [(keys, describe_misplaced(keys, message)) for keys, message in self.mistakes]
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         self._image = kernel.image
-        paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
+        paths = {name: self._resolve_kernel_path(name, getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogSettings, file.logs, ("logs",)))
         self.storage = self.read(StorageTable, file.storage, ("storage",)).table
         self.recording = self._read_recording(self.read(RecordingTable, file.recording, ("recording",)))
@@ -161,6 +162,15 @@ class Builder(Reader):
             if child in self._names:
                 self.mistakes.append(((*self._names[child], "after", index), message))
         return attrs.evolve(kernel, **paths), llm, self._sets, group
+
+    def _resolve_kernel_path(self, name: str, given: str | None) -> str | None:
+        found = self.resolve_path(given)
+        if given == "":
+            self.mistakes.append((("kernel", name), "expected a path, got an empty one: leave it out for the default"))
+        elif found is not None and name == "socket" and (size := len(os.fsencode(found))) > MAX_SOCKET_PATH:
+            message = f"expected a path of at most {MAX_SOCKET_PATH} bytes, which is all that Linux takes, got {size}"
+            self.mistakes.append((("kernel", name), message))
+        return found
 
     @property
     def _secrets(self) -> Mapping[str, SecretSettings]:

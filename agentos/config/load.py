@@ -1,6 +1,7 @@
 """Configuration file loader: returns the whole configuration, or all mistakes with line and path."""
 
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -147,8 +148,11 @@ def _parse_toml(name: str, text: str) -> dict[str, object]:
         what = what[0].lower() + what[1:]
         fix = fix_syntax("".join(text.splitlines()[line - 1 : line]), what)
         raise ConfigError([ConfigMistake(name, f"not TOML: {what}{column}{fix}", line)]) from None
-    except ValueError as error:  # a number with more digits than Python reads, an impossible date
-        raise ConfigError([ConfigMistake(name, f"not TOML: {error}")]) from None
+    except ValueError:  # of a number with more digits than Python reads
+        most = sys.get_int_max_str_digits()
+        numbers = re.finditer(r"[0-9_]+", text)
+        line = next((text.count("\n", 0, found.start()) + 1 for found in numbers if len(found[0]) > most), None)
+        raise ConfigError([ConfigMistake(name, f"a number of more than {most} digits", line)]) from None
     except RecursionError:
         raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None
 

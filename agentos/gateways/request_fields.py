@@ -42,6 +42,11 @@ class Fields:
         """The value of a field as it was sent."""
         return self.data.get(name)
 
+    @property
+    def names(self) -> Sequence[str]:
+        """The fields that aren't null."""
+        return [name for name, value in self.data.items() if value is not None]
+
     def text(self, name: str) -> str | None:
         return self._typed(name, str, "a string")
 
@@ -81,6 +86,13 @@ class Fields:
         found = self.text(name)
         if not found:
             raise Mistake(self.place(name), "expected some text")
+        return found
+
+    def called_name(self) -> str:
+        """The name in a past call, which a model may have left empty."""
+        found = self.text("name")
+        if found is None:
+            raise Mistake(self.place("name"), "required field missing")
         return found
 
     def object(self, name: str) -> Self | None:
@@ -129,6 +141,13 @@ def parse_object(body: bytes) -> Mapping[str, Any]:
     except UnicodeEncodeError:
         raise Invalid([codec.Mistake("", "expected text, got half of a surrogate pair in it")]) from None
     return data
+
+
+def refuse_fields(fields: Fields, refused: Mapping[str, str]) -> None:
+    """Refuse those of the fields ``refused`` that say something; their values say what to do instead."""
+    for name, instead in refused.items():
+        if (given := fields.given(name)) or given == {}:
+            raise Mistake(fields.place(name), f"not supported: {instead}")
 
 
 def check_stops(stops: object, place: str, *expected: str) -> Sequence[str]:

@@ -1,4 +1,5 @@
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from agentos_sdk.encoding.codec import CpuShare, Seconds, Size
 from agentos_sdk.values import Limits
 from supervisors import Backoff
 from tests.config.saying import agent, loaded, said
+from tests.support.runs.rows import each_row
 
 WHOLE = """
 [kernel]
@@ -238,8 +240,24 @@ def test_a_number_of_any_size_is_only_a_mistake(home: Path) -> None:
     [decimal] = said("[kernel]\nmax_children = " + "9" * 5000)
     [hexadecimal] = said("[kernel]\nmax_children = 0x" + "f" * 5000)
 
-    assert decimal.startswith("agentos.toml: not TOML: ")
+    assert decimal == "agentos.toml:2: a number of more than 4300 digits"
     assert hexadecimal == "agentos.toml:2: kernel.max_children: expected a whole number, got a very large number"
+
+
+@each_row(
+    ("line", "why"),
+    [
+        ('socket = ""', "kernel.socket: expected a path, got an empty one: leave it out for the default"),
+        ('state_dir = ""', "kernel.state_dir: expected a path, got an empty one: leave it out for the default"),
+        (f'socket = "/{"s" * 107}"', "kernel.socket: expected a path of at most 107 bytes, .* takes, got 108"),
+        (f'socket = "/{"é" * 54}"', "kernel.socket: expected a path of at most 107 bytes, .* takes, got 109"),
+    ],
+)
+def test_a_path_that_the_kernel_could_not_use_is_said_beforehand(home: Path, line: str, why: str) -> None:
+    [told] = said(f"[kernel]\n{line}")
+
+    assert re.fullmatch(f"agentos.toml:2: {why}", told)
+    assert loaded(f'[kernel]\nsocket = "/{"s" * 106}"').kernel.socket
 
 
 @pytest.mark.parametrize(

@@ -53,5 +53,5 @@ class Messages:
     async def _complete(self, exchange: Exchange) -> None:
         asked = await self.calls.parse(exchange, request.parse_request)
         shape = Shape(f"msg_{secrets.token_hex(12)}", await self.calls.estimate(asked.question))
-        ask = partial(self.calls.think, asked.question)
-        await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream)
+        ask = partial(self.calls.think, asked.question, left_out=asked.left_out)
+        await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)

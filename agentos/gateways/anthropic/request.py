@@ -1,8 +1,8 @@
 """Parser of Anthropic's Messages requests into :class:`~agentos.llm.providers.provider.Question`.
 
-Unknown fields are ignored, as new versions of Anthropic's programs add some often. So are those that only save tokens
-or name an account: ``context_management``, ``metadata``, ``service_tier``. A field that can't be ignored without
-changing the answer is refused by name. Marks of the prompt cache are kept at their blocks. No I/O.
+Unknown fields are left out and named, as new versions of Anthropic's programs add some often. Those that only save
+tokens or name an account (``context_management``, ``metadata``, ``service_tier``) are ignored. A field without which
+the answer would be another is refused by name. Marks of the prompt cache are kept at their blocks. No I/O.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,16 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, read_fields
+from agentos.gateways.left_out import known, list_left_out
+from agentos.gateways.request_fields import (
+    Fields,
+    Mistake,
+    check_stops,
+    check_supported,
+    decode_image,
+    read_fields,
+    refuse_fields,
+)
 from agentos.llm.answers.called_tools import arguments_of
 from agentos.llm.answers.prompt_blocks import MAX_MARKS, BlockList, CacheMark
 from agentos.llm.answers.sampling import Sampling
@@ -23,7 +32,30 @@ from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice
 
 from .call_ids import split_call_id
 
-REFUSED = ("compaction", "container", "inference_geo", "mcp_servers", "thread")  # would change answer or place
+REFUSED = dict.fromkeys(  # would change answer or place
+    ("compaction", "container", "inference_geo", "mcp_servers", "thread"), "leave it out"
+)
+_PART = known(*("type", "text", "title", "context", "cache_control"), source=known("type", "media_type", "data"))
+KNOWN = known(
+    *("model", "max_tokens", "temperature", "top_p", "stop_sequences", "stream", "cache_control", *REFUSED),
+    *("context_management", "metadata", "service_tier", "diagnostics", "user_profile_id", "workspace_id"),
+    system=_PART,
+    messages=known(
+        "role",
+        content=known(
+            *("id", "name", "input", "tool_use_id", "is_error", "thinking", "signature", "data", "caller"),
+            content=_PART,
+            **_PART,
+        ),
+    ),
+    tools=known(
+        *("type", "name", "description", "input_schema", "strict", "cache_control", "eager_input_streaming"),
+    ),
+    tool_choice=known("type", "name", "disable_parallel_tool_use"),
+    thinking=known("type", "budget_tokens", "display"),
+    output_config=known("effort", "format"),
+    output_format=known("type", "schema"),
+)
 EFFORTS: Mapping[str, ThinkingLevel] = {
     "low": "low",
     "medium": "medium",
@@ -38,10 +70,14 @@ CHOICES: Mapping[str, ToolChoice] = {"auto": "auto", "any": "required", "tool": 
 
 @frozen
 class MessagesRequest:
-    """A request to a model, and whether its answer is to be streamed."""
+    """A request to a model, and whether its answer is to be streamed.
+
+    ``left_out`` are fields of it that the model's vendor isn't sent.
+    """
 
     question: Question
     stream: bool = False
+    left_out: Sequence[str] = ()
 
 
 def parse_request(body: bytes, model: str, provider: str) -> MessagesRequest:
@@ -50,16 +86,14 @@ def parse_request(body: bytes, model: str, provider: str) -> MessagesRequest:
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
     """
     request = read_fields(body)
-    asked = MessagesRequest(_question(request, model), request.flag("stream"))
+    asked = MessagesRequest(_question(request, model), request.flag("stream"), list_left_out(request, KNOWN))
     fields = {"parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
     check_supported(asked.question.sampling, provider, fields)
     return asked
 
 
 def _question(request: Fields, model: str) -> Question:
-    for name in REFUSED:
-        if request.data.get(name) not in (None, []):
-            raise Mistake(name, "not supported: leave it out")
+    refuse_fields(request, REFUSED)
     system, messages = _conversation(request)
     tools, choice = _tools(request)
     wanted = request.object("tool_choice")
@@ -208,7 +242,7 @@ def _call(block: Fields) -> ToolCall:
     own_id, signature = split_call_id(block.required_text("id"))
     given = block.object("input")
     arguments = arguments_of(given.data) if given is not None else {}
-    return ToolCall(own_id, block.required_text("name"), arguments, signature)
+    return ToolCall(own_id, block.called_name(), arguments, signature)
 
 
 def _image(block: Fields) -> Image:

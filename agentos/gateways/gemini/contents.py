@@ -74,7 +74,7 @@ class Conversation:
     def _call(self, part: GoogleFields) -> ToolCall:
         call = part.required_object("functionCall")
         signature, arguments = part.text("thoughtSignature"), call.object("args")
-        id_, name = call.text("id") or f"{GENERATED_ID_PREFIX}{next(self._numbers)}", call.required_text("name")
+        id_, name = call.text("id") or f"{GENERATED_ID_PREFIX}{next(self._numbers)}", call.called_name()
         self._unanswered.add(id_)
         self._by_name.setdefault(name, deque()).append(id_)
         given = arguments_of(arguments.data) if arguments is not None else {}

@@ -62,6 +62,8 @@ def json_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _convert(name: str, value: Any) -> Any:
+    if name == "$ref" and isinstance(value, str):
+        return re.sub("^#/defs/", "#/$defs/", value)
     if name == "type" and isinstance(value, str):
         return value.lower()
     if name in NUMBERS and isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):

@@ -1,7 +1,7 @@
 """Parser of Gemini's requests to generate content into :class:`~agentos.llm.providers.provider.Question`.
 
-Unknown fields are ignored, as are those that name an account. A field that can't be ignored without changing the answer
-is refused by name. No I/O.
+Unknown fields are left out and named; those that name an account are ignored. A field without which the answer would be
+another is refused by name. No I/O.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.gateways.request_fields import Mistake, check_stops, check_supported, read_fields
+from agentos.gateways.left_out import known, list_left_out
+from agentos.gateways.request_fields import Mistake, check_stops, check_supported, read_fields, refuse_fields
 from agentos.llm.answers.sampling import Effort, Sampling
 from agentos.llm.providers.provider import Message, Question
 from agentos_sdk.encoding import codec
@@ -34,7 +35,26 @@ REFUSED_SETTINGS = {
     "speechConfig": "answers are text",
     "translationConfig": "answers are text",
 }
-LEFT_OUT = ("safetySettings",)  # not sent to the model's vendor: a header and the audit log say so
+KNOWN = known(
+    *("serviceTier", "model", "store", "labels", "enableEnhancedCivicAnswers", *REFUSED),
+    contents=known(
+        "role",
+        parts=known(
+            *("text", "functionResponse", "thought", "thoughtSignature", "partMetadata"),
+            inlineData=known("data", "mimeType", "displayName"),
+            functionCall=known("id", "name", "args", "willContinue"),
+        ),
+    ),
+    systemInstruction=known("role", parts=known("text", "partMetadata")),
+    tools=known(functionDeclarations=known("name", "description", "parameters", "parametersJsonSchema")),
+    toolConfig=known("retrievalConfig", functionCallingConfig=known("mode", "allowedFunctionNames")),
+    generationConfig=known(
+        *("temperature", "topP", "seed", "presencePenalty", "frequencyPenalty", "maxOutputTokens", "stopSequences"),
+        *("candidateCount", "responseModalities", "responseMimeType", "responseSchema", "responseJsonSchema"),
+        *REFUSED_SETTINGS,
+        thinkingConfig=known("thinkingLevel", "thinkingBudget", "includeThoughts"),
+    ),
+)
 SAMPLING = {  # by the parameter's name
     "top_p": "generationConfig.topP",
     "seed": "generationConfig.seed",
@@ -79,7 +99,7 @@ def parse_request(body: bytes, model: str, provider: str) -> ContentRequest:
         raise Mistake("contents", "expected the user's content last: an answer can't be begun for the model (prefill)")
     check_supported(asked.sampling, provider, SAMPLING)
     class_: LLMClass | None = "batch" if (request.text("serviceTier") or "").lower() == "flex" else None
-    return ContentRequest(asked, class_, [name for name in LEFT_OUT if request.given(name)])
+    return ContentRequest(asked, class_, list_left_out(request, KNOWN))
 
 
 def parse_count(body: bytes, model: str, provider: str) -> Question:
@@ -90,8 +110,8 @@ def parse_count(body: bytes, model: str, provider: str) -> Question:
 
 def _question(request: GoogleFields, model: str) -> Question:
     config = request.object("generationConfig") or GoogleFields({}, request.place("generationConfig"))
-    _refuse(request, REFUSED)
-    _refuse(config, REFUSED_SETTINGS)
+    refuse_fields(request, REFUSED)
+    refuse_fields(config, REFUSED_SETTINGS)
     if (wanted := config.whole("candidateCount")) not in (None, 1):
         raise Mistake(config.place("candidateCount"), str(Unexpected(wanted, "1: one answer is all that can be had")))
     for index, modality in enumerate(config.array("responseModalities")):
@@ -117,12 +137,6 @@ def _question(request: GoogleFields, model: str) -> Question:
             frequency_penalty=config.number("frequencyPenalty", 2, -2),
         ),
     )
-
-
-def _refuse(fields: GoogleFields, refused: Mapping[str, str]) -> None:
-    for name, instead in refused.items():
-        if fields.given(name):
-            raise Mistake(fields.place(name), f"not supported: {instead}")
 
 
 def _messages(request: GoogleFields) -> Sequence[Message]:

@@ -1,7 +1,7 @@
 """Parser of OpenAI's chat completion requests into :class:`~agentos.llm.providers.provider.Question`.
 
-Unknown fields are ignored: programs are written for many servers. Known fields that aren't supported by us or by the
-kernel's provider are refused by name, as are wrong types. No I/O.
+Unknown fields are left out and named: programs are written for many servers. Known fields that aren't supported by us
+or by the kernel's provider are refused by name, as are wrong types. No I/O.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
+from agentos.gateways.left_out import known, list_left_out
 from agentos.gateways.request_fields import (
     Fields,
     Mistake,
@@ -17,11 +18,12 @@ from agentos.gateways.request_fields import (
     decode_image,
     parse_object,
     read_fields,
+    refuse_fields,
 )
 from agentos.llm.answers.called_tools import read_arguments
 from agentos.llm.answers.sampling import Effort, Sampling, Verbosity
 from agentos.llm.providers.prompts.past_calls import split_system
-from agentos.llm.providers.prompts.thoughts import sign_call, sign_calls
+from agentos.llm.providers.prompts.thoughts import CALL_FIELDS, MESSAGE_FIELDS, sign_call, sign_calls
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.codec import Invalid
@@ -40,6 +42,28 @@ EFFORTS: Mapping[str, Effort] = {
 }
 
 VERBOSITIES: Mapping[str, Verbosity] = {"low": "low", "medium": "medium", "high": "high"}
+
+REFUSED = {  # fields and what to do instead
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "audio": "leave it out, and audio of modalities as well",
+    "moderation": "there is none",
+}
+REFUSED_IN_MESSAGES = {"function_call": "use tool_calls", "audio": "send its transcript as content"}
+KNOWN = known(
+    *("model", "temperature", "max_completion_tokens", "max_tokens", "reasoning_effort", "stop", "tool_choice"),
+    *("top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs", "verbosity"),
+    *("parallel_tool_calls", "prompt_cache_key", "n", "modalities", "service_tier", "stream", "stream_options"),
+    *REFUSED,
+    *("user", "store", "metadata", "safety_identifier", "prediction"),  # they change no answer
+    messages=known(
+        *("role", "refusal", "tool_call_id", "annotations", *MESSAGE_FIELDS, *REFUSED_IN_MESSAGES),
+        content=known("type", "text", "refusal", image_url=known("url")),
+        tool_calls=known("id", "type", "index", *CALL_FIELDS, function=known("name", "arguments")),
+    ),
+    tools=known("type", function=known("name", "description", "parameters", "strict")),
+    response_format=known("type", json_schema=known("name", "schema", "strict")),
+)
 
 
 @frozen
@@ -66,11 +90,9 @@ def parse_request(body: bytes, model: str, provider: str = "openai") -> Completi
 def _build_request(request: Fields, model: str) -> CompletionRequest:
     if (wanted := request.whole("n")) not in (None, 1):
         raise Mistake("n", str(Unexpected(wanted, "1: one answer is all that can be had")))
-    for former, now in (("functions", "tools"), ("function_call", "tool_choice")):
-        if request.data.get(former) is not None:
-            raise Mistake(former, f"not supported: use {now}")
-    if "audio" in request.array("modalities") or request.data.get("audio") is not None:
-        raise Mistake("audio", "not supported: leave it out, and audio of modalities as well")
+    refuse_fields(request, REFUSED)
+    if wrong := [each for each in request.array("modalities") if each != "text"]:
+        raise Mistake("modalities", str(Unexpected(wrong[0], "text: answers are text")))
     system, messages = _conversation(request)
     tools, choice = _tools(request)
     options = request.object("stream_options")
@@ -89,7 +111,7 @@ def _build_request(request: Fields, model: str) -> CompletionRequest:
         cache_key=request.text("prompt_cache_key"),
     )
     include_usage = options is not None and options.flag("include_usage")
-    left_out = ["web_search_options"] if request.data.get("web_search_options") is not None else []
+    left_out = list_left_out(request, KNOWN)
     return CompletionRequest(question, request.flag("stream"), include_usage, read_class(request), left_out)
 
 
@@ -119,8 +141,9 @@ def _message(message: Fields, role: str) -> Message:
             text, images = _content(message, images=True)
             return Message("user", text, images)
         case "assistant":
+            refuse_fields(message, REFUSED_IN_MESSAGES)
             text, _ = _content(message, images=False)
-            return Message("assistant", text, calls=_calls(message))
+            return Message("assistant", text or message.text("refusal") or "", calls=_calls(message))
         case "tool":
             text, _ = _content(message, images=False)
             return Message("tool", text, answers=message.required_text("tool_call_id"))
@@ -188,15 +211,15 @@ def parse_call(call: Fields, function: Fields, id_name: str) -> ToolCall:
     signature = google.text("thought_signature") if google is not None else None
     if signature is None or not signature.startswith(("[", "{")):  # else it is as it was given out here
         signature = sign_call(call.data)
-    return ToolCall(call.required_text(id_name), function.required_text("name"), arguments, signature)
+    return ToolCall(call.required_text(id_name), function.called_name(), arguments, signature)
 
 
 def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
     tools = []
     for tool in request.objects("tools"):
-        function = tool.object("function")
-        if function is None:
-            raise Mistake(tool.place("function"), "required field missing: functions are the only tools")
+        if (kind := tool.text("type") or "function") != "function":
+            raise Mistake(tool.place("type"), f"{Unexpected(kind, 'function')}: functions are the only tools")
+        function = tool.required_object("function")
         parameters = function.object("parameters")
         schema = parameters.data if parameters is not None else {}
         description, strict = codec.Text(function.text("description") or ""), function.flag("strict")
@@ -204,16 +227,18 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
     choice = request.data.get("tool_choice")
     if choice is None or choice in ("auto", "none"):
         return tuple(tools), choice or "auto"
-    named = tools
-    if choice != "required":  # one named function: then only that is offered
-        which = request.object("tool_choice")
-        assert which is not None
-        function = which.object("function")
-        name = function.required_text("name") if function is not None else None
-        named = [tool for tool in tools if tool.name == name]
-    if not named:
-        raise Mistake("tool_choice", str(Unexpected(choice, "none", "auto", "required", "a function that is in tools")))
-    return tuple(named), "required"
+    if choice == "required" and tools:
+        return tuple(tools), "required"
+    chosen = request.object("tool_choice") if isinstance(choice, dict) else None
+    if chosen is not None:  # only what it names is offered
+        allowed = chosen.object("allowed_tools")
+        functions = [each.object("function") for each in ([chosen] if allowed is None else allowed.objects("tools"))]
+        names = {function.text("name") for function in functions if function is not None}
+        named = tuple(tool for tool in tools if tool.name in names)
+        if named:
+            return named, "auto" if allowed is not None and allowed.text("mode") != "required" else "required"
+    expected = ("none", "auto", "required", "a function that is in tools", "allowed_tools with such functions")
+    raise Mistake("tool_choice", str(Unexpected(choice, *expected)))
 
 
 def _stop(request: Fields) -> Sequence[str]:

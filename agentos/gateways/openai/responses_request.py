@@ -1,6 +1,7 @@
 """Parser of OpenAI's Responses requests into :class:`~agentos.llm.providers.provider.Question`.
 
-Unknown fields are ignored: programs are written for many servers. What the kernel can't do is refused by name. No I/O.
+Unknown fields are left out and named: programs are written for many servers. What the kernel can't do is refused by
+name. No I/O.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,8 @@ from typing import Any
 from attrs import evolve, frozen
 from msgspec.structs import replace
 
-from agentos.gateways.request_fields import Fields, Mistake, check_supported
+from agentos.gateways.left_out import known, list_left_out
+from agentos.gateways.request_fields import Fields, Mistake, check_supported, refuse_fields
 from agentos.llm.answers.sampling import Sampling
 from agentos.llm.providers.prompts.past_calls import split_system
 from agentos.llm.providers.provider import Image, Message, Question, Role
@@ -18,7 +20,7 @@ from agentos_sdk.values import LLMClass, ToolCall
 
 from .reasoning import INCLUDED, read_signatures
 from .request import EFFORTS, VERBOSITIES, parse_call, parse_image, read_class
-from .responses_tools import ProgramTool, parse_tools
+from .responses_tools import ProgramTool, is_hosted, parse_tools
 
 REFUSED = {  # fields and what to do instead
     "background": "an answer is waited for or streamed",
@@ -28,6 +30,24 @@ REFUSED = {  # fields and what to do instead
     "moderation": "there is none",
     "top_logprobs": "ask at /v1/chat/completions",
 }
+_PARTS = known(*("type", "text", "refusal", "image_url", "file_id", "annotations", "logprobs"))
+_TOOL = known(*("type", "name", "description", "parameters", "strict", "format"))
+KNOWN = known(
+    *("model", "instructions", "temperature", "top_p", "max_output_tokens", "parallel_tool_calls", "metadata"),
+    *("tool_choice", "include", "stream", "stream_options", "service_tier", "prompt_cache_key", "store", "truncation"),
+    *("previous_response_id", *REFUSED),
+    *("user", "safety_identifier", "client_metadata", "background_options"),  # they change no answer
+    "max_tool_calls",  # counts hosted tools alone
+    input=known(
+        *("type", "role", "id", "status", "call_id", "name", "namespace", "arguments", "input", "encrypted_content"),
+        *("summary", "extra_content"),
+        content=_PARTS,
+        output=_PARTS,
+    ),
+    text=known("verbosity", format=known("type", "name", "schema", "strict")),
+    reasoning=known("effort", "summary", "generate_summary"),
+    tools=known(*_TOOL, tools=_TOOL),
+)
 INCLUDABLE = (
     INCLUDED,
     "code_interpreter_call.outputs",
@@ -66,9 +86,7 @@ def parse_request(request: Fields, earlier: Sequence[Mapping[str, Any]], model: 
 
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support. Slow if there are large images.
     """
-    for name, instead in REFUSED.items():
-        if request.data.get(name):
-            raise Mistake(name, f"not supported: {instead}")
+    refuse_fields(request, REFUSED)
     _check_include(request)
     if request.data.get("truncation") not in (None, "disabled"):
         raise Mistake("truncation", "expected disabled: nothing is left out here")
@@ -105,8 +123,14 @@ def parse_request(request: Fields, earlier: Sequence[Mapping[str, Any]], model: 
         read_class(request),
         tools.named,
         INCLUDED in (request.data.get("include") or ()),
-        tools.left_out,
+        _left_out(request, tools.left_out),
     )
+
+
+def _left_out(request: Fields, tools: Sequence[str]) -> Sequence[str]:
+    """Types of tools and fields that the model's vendor isn't sent, the fields of those tools aside."""
+    own = [tool for tool in request.array("tools") if isinstance(tool, dict) and not is_hosted(tool.get("type"))]
+    return list_left_out(Fields({**request.data, "tools": own}), KNOWN, tools)
 
 
 def _items(request: Fields) -> Iterator[Fields]:
@@ -147,7 +171,7 @@ def _conversation(items: Iterable[Fields]) -> tuple[list[str], list[Message]]:
 
 
 def _call(item: Fields) -> ToolCall:
-    own = ProgramTool(item.required_text("name"), item.text("namespace"))
+    own = ProgramTool(item.called_name(), item.text("namespace"))
     if item.data["type"] == "function_call":
         return evolve(parse_call(item, item, "call_id"), name=own.model_name)
     return ToolCall(item.required_text("call_id"), own.model_name, {"input": item.text("input") or ""})

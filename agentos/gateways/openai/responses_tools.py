@@ -69,13 +69,18 @@ class ResponsesTools:
     left_out: Sequence[str]
 
 
+def is_hosted(kind: object) -> bool:
+    """Whether OpenAI's servers would run a tool of this type."""
+    return isinstance(kind, str) and (kind in HOSTED or DATED_SEARCH.fullmatch(kind) is not None)
+
+
 def parse_tools(request: Fields) -> ResponsesTools:
     """Raises :class:`Mistake` for a tool that isn't known, too many hosted types, and a choice that can't be made."""
     found: dict[str, tuple[ProgramTool, Tool]] = {}
     left_out: dict[str, None] = {}
     for tool in request.objects("tools"):
         kind = tool.required_text("type")
-        if kind in HOSTED or DATED_SEARCH.fullmatch(kind) is not None:
+        if is_hosted(kind):
             left_out[kind] = None
             if len(left_out) > MAX_LEFT_OUT:
                 raise Mistake(tool.place("type"), f"expected at most {MAX_LEFT_OUT} types of tools that servers run")

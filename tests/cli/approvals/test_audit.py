@@ -21,6 +21,7 @@ from tests.cli.conftest import Agentos, Result
 from tests.services.audit.audited import DENIED, change, entry, make
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, shared, until
+from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 
 COMMAND = (sys.executable, "-m", "agentos", "audit")
@@ -269,3 +270,13 @@ def test_what_comes_is_followed(kernel: Kernel) -> None:
     assert before["phase"] == "outcome"
     assert (intent["phase"], outcome["phase"], outcome["outcome"]) == ("intent", "outcome", "ok")
     assert outcome["intent"] == intent["id"] > before["id"]
+
+
+@each_row("command", [["audit"], ["audit", "export"], ["audit", "verify"], ["audit", "summary", "worker"], ["--help"]])
+def test_a_full_disk_under_the_output_is_not_blamed_on_the_log(state: Path, command: list[str]) -> None:
+    where = [] if command == ["--help"] else ["--state-dir", str(state)]
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "agentos", *command, *where]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert (done.returncode, done.stderr) == (1, "agentos: the output: No space left on device\n")

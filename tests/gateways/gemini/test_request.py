@@ -102,7 +102,7 @@ def test_a_request_with_everything() -> None:
             sampling=Sampling(top_p=0.9, seed=7, presence_penalty=0.5, frequency_penalty=-0.5),
         ),
         "batch",
-        ["safetySettings"],
+        ["generationConfig.topK", "safetySettings", "unheardOf"],
     )
 
 
@@ -311,7 +311,7 @@ def test_a_mistake_in_a_request_for_embeddings_is_named(fields: dict[str, Any], 
         ({"contents": [user({"text": "a", **IMAGE})]}, "contents[0].parts[0]: expected one kind of data"),
         ({"contents": [user(calls("weather"))]}, "contents[0].parts[0].functionCall: not supported in what the user"),
         ({"contents": [model(IMAGE)]}, "contents[0].parts[0].inlineData: not supported in what the model"),
-        ({"contents": [model({"functionCall": {}})]}, "contents[0].parts[0].functionCall.name: expected some text"),
+        ({"contents": [model({"functionCall": {}})]}, "contents[0].parts[0].functionCall.name: required field missing"),
         ({"contents": [user(answers("x", None, id="1"))]}, "contents[0].parts[0].functionResponse.response: required"),
         (
             {"contents": [user(answers("x", {}, id="1", parts=[{"text": "a"}]))]},

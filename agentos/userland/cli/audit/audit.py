@@ -1,5 +1,6 @@
 """``agentos audit``: shows, exports and verifies the audit log from its files, with or without a running kernel."""
 
+import errno
 import os
 import pwd
 import re
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL = 0.3  # seconds between checks for new entries
 MAX_SHOWN = 100_000
+OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what reads a file gets none of them
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -208,7 +210,7 @@ def report_lines(report: "Report") -> Iterator[str]:
 
 @contextmanager
 def log_directory(given: Path | None) -> Iterator[Path]:
-    """The log's directory. An error while reading it ends the command with one line."""
+    """The log's directory. An error while reading it ends the command with one line; those of the output are raised."""
     state = given or find_state_dir()
     directory = state.absolute() / "audit"
     try:
@@ -222,6 +224,8 @@ def log_directory(given: Path | None) -> Iterator[Path]:
     except BrokenPipeError:
         raise
     except (OSError, sqlite3.Error) as error:
+        if getattr(error, "errno", None) in OUTPUT_ERRORS:
+            raise
         raise Failed(f"{directory}: {error}: `agentos audit verify` tells more") from None
 
 

@@ -42,8 +42,8 @@ def export(name: str, file: str, include: "tuple[Part, ...]", socket_path: str |
             except BaseException:
                 os.unlink(partial)
                 raise
-        except OSError as error:
-            raise Failed(f"{error.filename or file}: {error.strerror or error}") from None
+        except OSError as error:  # of another file beside it, which isn't there any more
+            raise Failed(f"{file}: {error.strerror or error}") from None
     reply = check_reply(pieces.exported or {})
     without = printable(", ".join(reply["left_out"]))  # in one line, whatever names of variables a child was given
     text = f"{name} is in {file}: {format_bytes(reply['size'])}, without {without}"

@@ -49,8 +49,8 @@ class Writer:
         self._bytes = 0
         self.skipped = 0
 
-    def add(self, name: str, data: bytes, mode: int = 0o600) -> None:
-        info = self._begin(name, tarfile.REGTYPE, mode, len(data))
+    def add(self, name: str, data: bytes) -> None:
+        info = self._begin(name, tarfile.REGTYPE, 0o600, len(data))
         self._archive.addfile(info, io.BytesIO(data))
         self._digests[name] = hashlib.sha256(data).hexdigest()
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agentos.services.mail.mailbox import MAX_BYTES, MAX_MESSAGES
+from agentos.services.mail.mailbox import MAX_BYTES, MAX_MESSAGES, Message
 from agentos.services.state.copies import KeptKey
 from agentos.structs import learn
 from agentos_sdk.encoding import codec
@@ -77,6 +77,12 @@ def read_messages(data: bytes) -> Sequence[UnreadMessage]:
             raise BadArchive(f"{MAILBOX}: [{number}]: its sender or its time can't be")
         _read(f"{MAILBOX}: [{number}]", lambda body=bytes(one.message): codec.parse(body))  # type: ignore[misc]
     return messages
+
+
+def encode_messages(unread: Sequence[Message]) -> bytes:
+    return msgspec.json.encode(
+        [UnreadMessage(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
+    )
 
 
 def codec_checked(data: bytes, kind: type[T]) -> T:

@@ -42,6 +42,7 @@ from agentos.services.archives.json_parts import (
     Manifest,
     NeededImage,
     UnreadMessage,
+    encode_messages,
     read_keys,
     read_manifest,
     read_messages,
@@ -304,12 +305,6 @@ class Archives:
             raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
         finally:
             held.add(spec.name)
-
-
-def encode_messages(unread: Sequence[Message]) -> bytes:
-    return msgspec.json.encode(
-        [UnreadMessage(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
-    )
 
 
 def describe(spec: AgentSpec) -> dict[str, Any]:

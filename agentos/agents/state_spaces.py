@@ -3,7 +3,7 @@
 from attrs import frozen
 
 from agentos.kernel.caller import Caller
-from agentos.services.events import AgentFailed, AgentOver
+from agentos.services.events import AgentEvent
 from agentos.services.state.spaces import GLOBAL
 from agentos.services.state.state import State
 from agentos_sdk.values import Scope
@@ -37,7 +37,7 @@ class StateSpaces:
             return self.registry.find(caller.id, None).queue_path[-1].name
         return OPERATOR if caller.kind == "operator" else f"guest {caller.name}"
 
-    def end_session(self, event: AgentOver | AgentFailed) -> None:
+    def end_session(self, event: AgentEvent) -> None:
         """End the session of an agent that has ended for good or was given up; one that was stopped keeps it.
 
         If a reload then removes the stopped agent, the kernel ends its session.

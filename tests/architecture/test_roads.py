@@ -14,7 +14,7 @@ FIGURES = {
     "READ": (77, 26, 25),
     "THINK": (245, 54, 49),
     "EXEC": (214, 58, 47),
-    "SPAWN": (452, 104, 116),
+    "SPAWN": (448, 103, 113),
 }
 MARGIN = 1.05  # EXEC and SPAWN meet a few functions more while the kernel still clears up after their forerunners
 

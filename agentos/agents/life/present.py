@@ -79,7 +79,6 @@ class EndedLife:
     health: Health
     since: ClassVar = 0.0
     spawns: ClassVar = False
-    connected: ClassVar = True
     jail: ClassVar[None] = None
     view: ClassVar[None] = None
     program: ClassVar[None] = None

@@ -99,7 +99,7 @@ class FairQueue(Generic[T]):
                 f"{self._waiting} requests wait for the model, some of yours among them: try again later", "all"
             )
         leaf = _branch(self._roots[pool], path).own
-        ticket = Ticket(item, path, max(cost, MIN_CHARGE), now, self._arrivals, "waiting", 0.0, lane, pool, leaf)
+        ticket = Ticket(item, path, max(cost, MIN_CHARGE), now, self._arrivals, "waiting", 0.0, lane, leaf)
         self._arrivals += 1
         self._insert(ticket)
         return ticket
@@ -109,7 +109,7 @@ class FairQueue(Generic[T]):
         if ticket.state != "waiting":
             raise ValueError(f"a request that is {ticket.state} is in no lane")
         self._take_out(ticket)
-        ticket.lane, ticket.pool, ticket.leaf = lane, pool, _branch(self._roots[pool], ticket.path).own
+        ticket.lane, ticket.leaf = lane, _branch(self._roots[pool], ticket.path).own
         self._insert(ticket)
 
     def close(self, lane: str) -> None:

@@ -28,7 +28,6 @@ class Ticket(Generic[T]):
     state: Literal["waiting", "chosen", "withdrawn"]
     charged: float  # tokens so far
     lane: str
-    pool: str
     leaf: "Leaf[T]"
     payers: "list[Share[T]]" = field(factory=list)  # the counters that it is charged to, once it is chosen
 

@@ -53,10 +53,10 @@ class Writer:
         self._bytes = 0
         self.skipped = self.files = self.bytes = 0
 
-    def add(self, name: str, data: bytes, mode: int = 0o600) -> None:
+    def add(self, name: str, data: bytes) -> None:
         if len(data) > PARTS.get(name, MAX_SCRIPT):
             raise TooLarge(f"{name!a}: it would have {len(data)} bytes, and may have {PARTS.get(name, MAX_SCRIPT)}")
-        info = self._begin(name, tarfile.REGTYPE, mode, len(data))
+        info = self._begin(name, tarfile.REGTYPE, 0o600, len(data))
         self._archive.addfile(info, io.BytesIO(data))
         self._digests[name] = hashlib.sha256(data).hexdigest()
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agentos.services.mail.mailbox import MAX_BYTES, MAX_MESSAGES
+from agentos.services.mail.mailbox import MAX_BYTES, MAX_MESSAGES, Message
 from agentos.services.state.copies import KeptKey
 from agentos.structs import learn
 from agentos_sdk.encoding import codec
@@ -70,7 +70,7 @@ def read_keys(data: bytes, is_key: Callable[[str], bool]) -> Sequence[KeptKey]:
 def read_messages(data: bytes) -> Sequence[UnreadMessage]:
     """Half a surrogate pair, which a sender may send, becomes U+FFFD. Raises :class:`BadArchive`."""
     messages = _read(MAILBOX, lambda: msgspec.json.decode(replace_half_escapes(data), type=list[UnreadMessage]))
-    check_amount(messages)
+    _check_amount(messages)
     for number, one in enumerate(messages):
         if len(one.from_name) > MAX_NAME or not 0 <= one.sent_at < 1e12:
             raise BadArchive(f"{MAILBOX}: [{number}]: its sender or its time can't be")
@@ -78,8 +78,14 @@ def read_messages(data: bytes) -> Sequence[UnreadMessage]:
     return messages
 
 
-def check_amount(messages: Sequence[UnreadMessage]) -> None:
-    """Raises :class:`BadArchive` for more than a mailbox takes."""
+def encode_messages(unread: Sequence[Message]) -> bytes:
+    """Raises :class:`BadArchive` for what :func:`read_messages` would refuse."""
+    messages = [UnreadMessage(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
+    _check_amount(messages)
+    return msgspec.json.encode(messages)
+
+
+def _check_amount(messages: Sequence[UnreadMessage]) -> None:
     if len(messages) > MAX_MESSAGES or sum(len(bytes(one.message)) for one in messages) > MAX_BYTES:
         raise BadArchive(f"{MAILBOX}: more than {MAX_MESSAGES} messages or {MAX_BYTES} bytes of them")
 

@@ -45,7 +45,7 @@ FOR_ANY_HOST = ABOUT_BODY | {"accept", "accept-language", "accept-encoding", "us
 
 
 class Response:
-    """A response without secrets, and its body, inflated as it is read. It comes from ``hop``, after ``redirects``.
+    """A response without secrets, and its body, inflated as it is read. It comes from ``hop``.
 
     ``received`` is how many bytes of the body have been read, as they were sent.
     """
@@ -54,14 +54,13 @@ class Response:
         self,
         exchange: "Exchange | RecordedExchange",
         hop: Hop,
-        redirects: int,
         large: Limiter,
         permit: Permit,
         redactor: Redactor,
     ) -> None:
         self._exchange, self._large, self._charge, self._charged = exchange, large, permit.charge, 0
         self._redactor, self._ended = redactor, False
-        self.hop, self.redirects, self.received = hop, redirects, 0
+        self.hop, self.received = hop, 0
         self._turn_ends = perf_counter() + TURN_SECONDS
         self.status = exchange.status
         self.headers = [(redactor.redact(name).lower(), redactor.redact(value)) for name, value in exchange.headers]
@@ -258,7 +257,7 @@ class Client:
                 headers = limit_codings(headers)
             request.permit.charge(1, len(outgoing.body), False)
             async with pool.send(hop, headers, outgoing.body, judge) as exchange:
-                response = Response(exchange, hop, redirects, owner.large, request.permit, redactor)
+                response = Response(exchange, hop, owner.large, request.permit, redactor)
                 following = find_redirect(response, outgoing, request.permit)
                 if following is None or redirects == outgoing.max_redirects:
                     try:

@@ -42,7 +42,7 @@ from agentos.services.archives.json_parts import (
     Manifest,
     NeededImage,
     UnreadMessage,
-    check_amount,
+    encode_messages,
     read_keys,
     read_manifest,
     read_messages,
@@ -307,12 +307,6 @@ class Archives:
             raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
         finally:
             held.add(spec.name)
-
-
-def encode_messages(unread: Sequence[Message]) -> bytes:
-    messages = [UnreadMessage(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
-    check_amount(messages)
-    return msgspec.json.encode(messages)
 
 
 def describe(spec: AgentSpec) -> dict[str, Any]:

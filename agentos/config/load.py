@@ -154,8 +154,8 @@ def _parse_toml(name: str, text: str) -> dict[str, object]:
     except ValueError:  # of a number with more digits than Python reads
         most = sys.get_int_max_str_digits()
         numbers = re.finditer(r"[0-9_]+", text)
-        line = next((text.count("\n", 0, found.start()) + 1 for found in numbers if len(found[0]) > most), None)
-        raise ConfigError([ConfigMistake(name, f"a number of more than {most} digits", line)]) from None
+        at = next((text.count("\n", 0, number.start()) + 1 for number in numbers if len(number[0]) > most), None)
+        raise ConfigError([ConfigMistake(name, f"a number of more than {most} digits", at)]) from None
     except RecursionError:
         raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None
 

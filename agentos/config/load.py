@@ -1,5 +1,6 @@
 """Configuration file loader: returns the whole configuration, or all mistakes with line and path."""
 
+import os
 import re
 import sys
 import tomllib
@@ -14,7 +15,7 @@ from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
-from agentos.services.files.foreign_files import read_regular
+from agentos.services.files.foreign_files import read_owned
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.telemetry.settings import MetricsSettings, OtelSettings
@@ -53,7 +54,7 @@ class Config:
     """The configuration; every path in it is absolute. ``file`` is ``None`` if there was none.
 
     ``permissions`` are the permission sets by name, ``mcp`` the MCP servers by name. ``faults`` are what single agents
-    name and this host lacks: only these agents can't start.
+    name and this host lacks: only these agents can't start. ``owners`` are the uids of the file, and of its symlink.
     """
 
     kernel: KernelSettings
@@ -73,6 +74,7 @@ class Config:
     faults: Sequence[ConfigMistake] = ()
     storage: StorageTable = StorageTable()
     recording: RecordingTable = RecordingTable()
+    owners: frozenset[int] = frozenset()
 
     @property
     def settled(self) -> Sequence[str | None]:
@@ -102,7 +104,7 @@ def load(path: str | Path, running: Config | None = None) -> Config:
     With the configuration of a kernel that is ``running`` the files aren't read that it has read before agents began.
     """
     name, file = str(path), Path(path).absolute()
-    text = _read_text(name)
+    text, owners = _read_text(name)
     data = _parse_toml(name, text)
     if is_deeper(data, MAX_DEPTH):
         raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
@@ -115,19 +117,20 @@ def load(path: str | Path, running: Config | None = None) -> Config:
     told = (builder.approvals, builder.notify)
     parts = (builder.logs, builder.http, *told, builder.dashboard, builder.metrics, builder.otel)
     bounds = (builder.storage, builder.recording)
-    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp, located, *bounds)
+    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp, located, *bounds, owners)
 
 
-def _read_text(name: str) -> str:
+def _read_text(name: str) -> tuple[str, frozenset[int]]:
     try:
-        read = read_regular(name, MAX_BYTES + 1)
+        read, owner = read_owned(name, MAX_BYTES + 1)
+        owners = frozenset({owner, os.lstat(name).st_uid})
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise ConfigError([ConfigMistake(name, f"can't be read: {why[0].lower() + why[1:]}")]) from None
     if len(read) > MAX_BYTES:
         raise ConfigError([ConfigMistake(name, f"larger than {MAX_BYTES >> 20} MiB")])
     try:
-        return read.decode("utf-8-sig")  # editors of other systems begin a file with a byte order mark
+        return read.decode("utf-8-sig"), owners  # editors of other systems begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise ConfigError([ConfigMistake(name, "not UTF-8", read.count(b"\n", 0, error.start) + 1)]) from None
 
@@ -151,8 +154,8 @@ def _parse_toml(name: str, text: str) -> dict[str, object]:
     except ValueError:  # of a number with more digits than Python reads
         most = sys.get_int_max_str_digits()
         numbers = re.finditer(r"[0-9_]+", text)
-        line = next((text.count("\n", 0, found.start()) + 1 for found in numbers if len(found[0]) > most), None)
-        raise ConfigError([ConfigMistake(name, f"a number of more than {most} digits", line)]) from None
+        at = next((text.count("\n", 0, number.start()) + 1 for number in numbers if len(number[0]) > most), None)
+        raise ConfigError([ConfigMistake(name, f"a number of more than {most} digits", at)]) from None
     except RecursionError:
         raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None
 

@@ -23,6 +23,7 @@ from agentos.services.events import ConfigReloaded
 from agentos.services.http.secrets import UnreadableSecret
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, Busy, CallError, Unavailable
+from agentos_sdk.project import trusted_uids
 
 from .exposed_files import log_exposed_files
 from .load import Config, ConfigError, load
@@ -145,9 +146,15 @@ class Reload:
         if self.config.file is None:
             raise BadRequest("the kernel was started without a configuration file: there is nothing to reload")
         try:
-            return await run_in_thread(load, self.config.file, self.config)
+            new = await run_in_thread(load, self.config.file, self.config)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
+        if strangers := sorted(new.owners - self.config.owners - trusted_uids()):
+            raise BadRequest(
+                f"{new.file}: belongs to uid {strangers[0]} since the kernel was started, so it isn't obeyed: "
+                "change its owner back, or start the kernel anew and name the file"
+            )
+        return new
 
     async def _check_protected(self, writers: Collection[str]) -> None:
         """Raise ``BadRequest`` if an agent may have written the file that was just read."""

@@ -14,15 +14,21 @@ def read_regular(path: str | os.PathLike[str], most: int, directory: int | None 
 
     Symlinks are followed, but not for a name in a ``directory`` given as a file descriptor.
     """
+    return read_owned(path, most, directory)[0]
+
+
+def read_owned(path: str | os.PathLike[str], most: int, directory: int | None = None) -> tuple[bytes, int]:
+    """The same, and the uid that the file which was read belongs to."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (os.O_NOFOLLOW if directory is not None else 0)
     fd = os.open(path, flags, dir_fd=directory)
     try:
-        kind = os.fstat(fd).st_mode
+        status = os.fstat(fd)
+        kind = status.st_mode
         if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
         with open(fd, "rb", closefd=False) as file:
-            return file.read(most)
+            return file.read(most), status.st_uid
     finally:
         os.close(fd)

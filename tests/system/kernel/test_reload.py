@@ -1,8 +1,10 @@
 """RELOAD: what goes on, what starts, stops and restarts, what changes as it runs, and what a wrong file does."""
 
+import os
 import random
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,49 @@ def test_only_what_differs_is_touched(own_kernel: OwnKernel) -> None:
         assert up(client.spawn("goes", command=["sleep", "1000"]))["id"] != removed  # the name is free
         assert reload(kernel, client, text) == {}
     kernel.wait_line("removed goes")
+
+
+STRANGER = 54321  # a uid
+
+
+def chown(file: Path) -> None:
+    os.chown(file, STRANGER, -1)
+
+
+def replace_file(file: Path) -> None:
+    """As the owner of the directory can, whatever the file's owner."""
+    new = file.with_name("new")
+    new.write_text(child("a") + child("evil"))
+    chown(new)
+    new.rename(file)
+
+
+def replace_by_symlink(file: Path) -> None:
+    """To a file of root's."""
+    file.rename(file.with_name("roots"))
+    file.symlink_to("roots")
+    os.lchown(file, STRANGER, -1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("change", [chown, replace_file, replace_by_symlink])
+def test_a_file_that_became_another_users_is_not_obeyed(own_kernel: OwnKernel, change: Callable[[Path], None]) -> None:
+    kernel = own_kernel(child("a"))
+    with kernel.client() as client:
+        before = pids(client)
+        file = kernel.place / "agentos.toml"
+        change(file)
+
+        for dry_run in (True, False):
+            reply = client.reload(dry_run)
+            assert (reply["code"], f"agentos.toml: belongs to uid {STRANGER}" in reply["error"]) == (
+                "bad_request",
+                True,
+            )
+
+        assert pids(client) == before
+        os.lchown(file, 0, -1)
+        up(client.reload())
 
 
 def test_a_file_with_mistakes_changes_nothing_and_all_are_told(own_kernel: OwnKernel) -> None:

@@ -200,6 +200,21 @@ def test_a_link_in_a_web_chat_works(chromium: Any, kernel: Kernel) -> None:
     context.close()
 
 
+def test_a_browser_without_room_for_its_key_says_so_and_a_reload_logs_it_out(chromium: Any, kernel: Kernel) -> None:
+    link, said, context = link_of(kernel), list[str](), chromium.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    page.on("pageerror", lambda error: said.append(str(error)))
+    room = {"origin": f"http://{urlsplit(link).netloc}", "quotaSize": 1}
+    context.new_cdp_session(page).send("Storage.overrideQuotaForOrigin", room)
+    page.goto(link)
+    page.locator("#status", has_text=SHOWN).wait_for(state="attached")
+    assert said == ["QuotaExceededError"]
+    page.reload()
+    page.get_by_text("This browser isn't logged in here").wait_for()
+    context.close()
+
+
 def test_over_plain_http_from_another_address_no_page_logs_in(chromium: Any, kernel: Kernel) -> None:
     link = link_of(kernel)
     browser = Browser(urlsplit(link).netloc)

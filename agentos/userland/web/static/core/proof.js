@@ -139,9 +139,10 @@ function inStore(mode, work) {
     opening.onupgradeneeded = () => opening.result.createObjectStore("keys");
     opening.onerror = () => reject(opening.error);
     opening.onsuccess = () => {
-      const request = work(opening.result.transaction("keys", mode).objectStore("keys"));
-      request.onsuccess = () => resolve(request.result);
-      request.onerror = () => reject(request.error);
+      const transaction = opening.result.transaction("keys", mode);
+      const request = work(transaction.objectStore("keys"));
+      transaction.oncomplete = () => resolve(request.result); // a request that succeeded may still be lost: a full disk
+      transaction.onabort = () => reject(transaction.error);
       opening.result.close();
     };
   });

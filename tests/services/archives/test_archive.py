@@ -265,7 +265,7 @@ def test_a_name_that_would_be_refused_is_not_written(place: Path, make: Callable
 def test_a_part_that_would_be_refused_is_not_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(io.BytesIO())
     if name == DIGESTS:
-        monkeypatch.setitem(PARTS, DIGESTS, 50)  # type: ignore[arg-type]
+        monkeypatch.setitem(PARTS, DIGESTS, 50)
         writer.add(MANIFEST, b"{}")
         with pytest.raises(TooLarge, match=name):
             writer.finish()

@@ -247,9 +247,12 @@ def make_deep(top: Path) -> None:
 
 
 def make_long(top: Path) -> None:
-    (top / "/".join(["n" * 200] * 20)).mkdir(parents=True)
-    here = os.open(top / "/".join(["n" * 200] * 20), os.O_DIRECTORY)
-    os.mkdir("m" * 70, dir_fd=here)
+    here = os.open(top, os.O_DIRECTORY)
+    for name in [*(["n" * 200] * 20), "m" * 70]:  # 4,090 bytes: with the name of the workspace more than 4,095
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = below
     os.close(here)
 
 

@@ -2,7 +2,8 @@
 
 ``STUBS``, and ``IN_GIT`` in a repository, are kept taken where they are absent. ``WATCHED`` and ``OBEYED`` aren't: an
 empty file of such a name would change what programs do. They are read-only where they exist; of those that an agent
-makes, ``WATCHED`` are taken out within a second, and ``OBEYED`` are reported at its end.
+makes, ``WATCHED`` are taken out within a second, and ``OBEYED`` are reported at its end. So are ``BUILT``, which an
+agent may change: its own tools build them.
 """
 
 from collections.abc import Mapping
@@ -63,6 +64,8 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     "pnpm-workspace.yaml": "pnpm",
     "uv.toml": "uv",
     "poetry.toml": "poetry",
+    ".python-version": "uv",  # it may name a program in the workspace, which most commands of uv run
+    ".python-versions": "uv",
     ".pdm-python": "pdm",
     "pdm.toml": "pdm",
     ".mvn": "maven",
@@ -106,6 +109,13 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
         "lefthook",
     ),
     "prek.toml": "prek",
+    "hk.pkl": "hk",
+    "hk.local.pkl": "hk",
+    ".config/hk.pkl": "hk",
+    ".config/hk.local.pkl": "hk",
+    "captainhook.json": "CaptainHook",
+    "rusty-hook.toml": "rusty-hook",
+    ".rusty-hook.toml": "rusty-hook",
     ".devcontainer.json": "development containers",
     ".exrc": "vim",
     ".vimrc": "vim",
@@ -184,6 +194,8 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     ".opencode.json": "opencode",
     ".git/objects/info/alternates": "git",
     ".git/rebase-merge/git-rebase-todo": "git rebase --continue",
+    ".git/lazygit.yml": "lazygit",  # a pager and commands
+    ".lazygit.yml": "lazygit",  # of the repositories below
     ".hg/hgrc": "Mercurial",
     ".hg/hgrc-not-shared": "Mercurial",
     ".sl/config": "Sapling",
@@ -195,8 +207,14 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     ".chef": "knife",
 }
 
+BUILT: Mapping[str, str] = {  # the name, and what runs it to look at the environment
+    ".venv/bin/python": "uv",
+    ".venv/bin/python3": "uv",
+}
 
-_NAMES = frozenset((*STUBS, *WATCHED, *OBEYED)) - {"refs", "commondir"}
+
+_NAMES = frozenset((*STUBS, *WATCHED, *OBEYED, *BUILT)) - {"refs", "commondir"}
+_READERS = {**OBEYED, **WATCHED, **BUILT}
 _FIRST_PARTS = frozenset(name.partition("/")[0] for name in _NAMES)
 _MAX_PARTS = max(name.count("/") + 1 for name in _NAMES)
 
@@ -209,6 +227,6 @@ def find_obeyed(path: str) -> tuple[str, str] | None:
             continue
         for end in range(begin + 1, min(begin + _MAX_PARTS, len(parts)) + 1):
             if (name := "/".join(parts[begin:end])) in _NAMES:
-                reader = OBEYED.get(name) or WATCHED.get(name) or "a program outside of the jail"
+                reader = _READERS.get(name, "a program outside of the jail")
                 return "/".join(parts[:end]), reader
     return None

@@ -1,15 +1,18 @@
 """Names at the top of a workspace that programs obey, and that get no stub: a stub would change what these programs do.
 
-They are read-only to the agent where they exist (:mod:`protected_files`). One that an agent makes is reported when it
-has ended, for the operator to look at before the program runs there. docs/reference/protected-names.md explains each.
+They are read-only to the agent where they exist (:mod:`protected_files`), but for those that its tools build. One that
+an agent makes is reported when it has ended, for the operator to look at before the program runs there.
+docs/reference/protected-names.md explains each.
 """
 
 import os
 from collections.abc import Collection, Iterator
 
-from agentos.protected_names import OBEYED
+from agentos.protected_names import BUILT, OBEYED
 
 from .config_file import list_entries
+
+READERS = {**OBEYED, **BUILT}
 
 
 def list_held(directory: str, path: str) -> list[str]:
@@ -23,11 +26,11 @@ def list_held(directory: str, path: str) -> list[str]:
 
 
 def find_present(top: str) -> frozenset[str]:
-    """Which of ``OBEYED`` there are in a directory. Blocks."""
-    return frozenset(name for name in OBEYED if os.path.lexists(os.path.join(top, name)))
+    """Which of ``OBEYED`` and ``BUILT`` there are in a directory. Blocks."""
+    return frozenset(name for name in READERS if os.path.lexists(os.path.join(top, name)))
 
 
 def sentences(new: Collection[str]) -> Iterator[str]:
     """The messages about names that an agent has made."""
     for name in sorted(new):
-        yield f"its workspace has a new {name}: {OBEYED[name]} obeys it, so look at it before that runs there"
+        yield f"its workspace has a new {name}: {READERS[name]} obeys it, so look at it before that runs there"

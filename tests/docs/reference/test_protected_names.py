@@ -2,7 +2,7 @@
 
 import re
 
-from agentos.protected_names import IN_GIT, OBEYED, STUBS, WATCHED
+from agentos.protected_names import BUILT, IN_GIT, OBEYED, STUBS, WATCHED
 from tests.docs.blocks import ROOT
 
 
@@ -16,5 +16,5 @@ def test_the_page_lists_each_protected_name_in_its_part() -> None:
 
     assert named(made) == {*STUBS, *IN_GIT}
     assert named(watched) == {*WATCHED}
-    assert named(obeyed) == {*OBEYED}
+    assert named(obeyed) == {*OBEYED, *BUILT}
     assert "`core.hooksPath`" in configured

@@ -509,7 +509,7 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
     (project / ".cargo").mkdir()
     (project / "shared.toml").write_text("mine\n")
     (project / ".cargo" / "config.toml").symlink_to("../shared.toml")
-    for name in (".npmrc", "lefthook-local.yml", ".yarn/releases/yarn.cjs", ".hg/hgrc"):
+    for name in (".npmrc", ".python-version", "lefthook-local.yml", ".yarn/releases/yarn.cjs", ".hg/hgrc"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("mine\n")
     if ROOT:
@@ -517,8 +517,9 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
     workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
     assert not (project / "mise.toml").exists()
 
-    names = ".npmrc .cargo/config.toml shared.toml lefthook-local.yml .yarn/releases .hg/hgrc"
-    plant = "mkdir .zed .helix .jj .jj/repo; echo x | tee mise.toml > .jj/repo/config.toml;"
+    names = ".npmrc .python-version .cargo/config.toml shared.toml lefthook-local.yml .yarn/releases .hg/hgrc"
+    plant = "mkdir -p .zed .helix .jj/repo .venv/bin;"
+    plant += "echo x | tee mise.toml hk.pkl .venv/bin/python > .jj/repo/config.toml;"
     ended = await live(spawner, workspace, plant + ATTACK.format(names=names))
     assert isinstance(workspace.mount, Directory)
     sandbox = await spawner.spawn(steps(workspace, "echo here; sleep 600"))
@@ -533,7 +534,9 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
     assert told == [
         "its workspace has a new .helix: Helix obeys it, so look at it before that runs there",
         "its workspace has a new .jj/repo/config.toml: Jujutsu obeys it, so look at it before that runs there",
+        "its workspace has a new .venv/bin/python: uv obeys it, so look at it before that runs there",
         "its workspace has a new .zed: Zed obeys it, so look at it before that runs there",
+        "its workspace has a new hk.pkl: hk obeys it, so look at it before that runs there",
         "its workspace has a new mise.toml: mise obeys it, so look at it before that runs there",
     ]
 

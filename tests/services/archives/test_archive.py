@@ -247,9 +247,12 @@ def make_deep(top: Path) -> None:
 
 
 def make_long(top: Path) -> None:
-    (top / "/".join(["n" * 200] * 20)).mkdir(parents=True)
-    here = os.open(top / "/".join(["n" * 200] * 20), os.O_DIRECTORY)
-    os.mkdir("m" * 70, dir_fd=here)
+    here = os.open(top, os.O_DIRECTORY)
+    for name in [*(["n" * 200] * 20), "m" * 70]:  # 4,090 bytes: with the name of the workspace more than 4,095
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = below
     os.close(here)
 
 
@@ -265,7 +268,7 @@ def test_a_name_that_would_be_refused_is_not_written(place: Path, make: Callable
 def test_a_part_that_would_be_refused_is_not_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(io.BytesIO())
     if name == DIGESTS:
-        monkeypatch.setitem(PARTS, DIGESTS, 50)  # type: ignore[arg-type]
+        monkeypatch.setitem(PARTS, DIGESTS, 50)
         writer.add(MANIFEST, b"{}")
         with pytest.raises(TooLarge, match=name):
             writer.finish()

@@ -24,7 +24,7 @@ define PYTEST
   $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(UNGUESTED)" $(1) && [ $$first = 0 ]
 endef
 
-.PHONY: help demo dashboard tour quick test night proof-images proof-kills proof-loop proof-mail proof-replay proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
+.PHONY: help demo dashboard tour quick test night proof-guests proof-images proof-kills proof-loop proof-mail proof-replay proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -33,6 +33,7 @@ help:
 	@echo "make quick     set up, then run the tests that need no kernel, guest, browser or framework of their own"
 	@echo "make test      set up, then run all tests on two cores; SEED=7: in another order"
 	@echo "make night     all tests, at random and with more rounds"
+	@echo "make proof-guests  what is tested in guest kernels, with the Linux 6.12 of Debian 13"
 	@echo "make proof-images  build 21 Dockerfiles, and compare each image with that of buildah (apt-get install buildah)"
 	@echo "make proof-kills  kill the kernel fifty times under load: nothing that was acknowledged is lost"
 	@echo "make proof-mail   end the kernel a hundred times, half of them by kill -9: no acknowledged message is lost"
@@ -91,6 +92,15 @@ night: $(READY)
 
 # Long proofs: hundreds of rounds before a change of what they prove lands; make test runs five of each.
 PROOF := $(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --capture=no
+
+# The guests' Linux is that of the host's Debian; here it is Debian 13's, unpacked and not installed.
+NEWER_LINUX := $(abspath $(VENV))/linux-6.12
+
+$(NEWER_LINUX)/usr/bin/linux.uml:
+	tests/tools/fetch_linux.sh $(NEWER_LINUX)
+
+proof-guests: $(READY) $(NEWER_LINUX)/usr/bin/linux.uml
+	AGENTOS_MUST_SANDBOX=1 AGENTOS_GUEST_KERNEL=$(NEWER_LINUX)/usr/bin/linux.uml $(PROOF) -m guest
 
 proof-images: $(READY)
 	$(PROOF) tests/system/images/test_buildah.py

@@ -40,6 +40,7 @@ class RunInGuest:
         delegate: bool = True,
         hide: Sequence[str] = (),
         disk: bool = False,
+        sub_ids: bool = False,
         env: Mapping[str, str] | None = None,
         alone: bool = False,
         cwd: str | None = None,
@@ -47,7 +48,16 @@ class RunInGuest:
     ) -> Ended:
         whole = {**ENV, **(env or {})}
         hidden = [*hide, *([KERNELS_OF_ROOT] if not user and os.path.exists(KERNELS_OF_ROOT) else ())]
-        job = Job(list(argv), user=user, delegate=delegate, hide=hidden, disk=disk, env=whole, cwd=cwd or os.getcwd())
+        job = Job(
+            list(argv),
+            user=user,
+            delegate=delegate,
+            hide=hidden,
+            disk=disk,
+            sub_ids=sub_ids,
+            env=whole,
+            cwd=cwd or os.getcwd(),
+        )
         return cgroup2_vm.run(job, timeout) if alone else self._shared.run(job, timeout)
 
 

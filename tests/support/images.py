@@ -157,7 +157,7 @@ def add_packages(root: Path, debs: Path) -> None:
     for place in (*places, "cache/apt/archives/partial"):
         (root / "var" / place).mkdir(parents=True)
     (root / "var/lib/dpkg/status").touch()
-    (root / "home").mkdir()
+    (root / "home").mkdir(exist_ok=True)
     with open(root / "etc" / "passwd", "a", encoding="ascii") as file:
         file.write("_apt:x:42:65534::/nonexistent:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")
     for name, text in (("shadow", "root:*:1::::::\n"), ("group", "root:x:0:\nnogroup:x:65534:\n")):

@@ -31,7 +31,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MODULES = Path("/usr/lib/uml/modules")
 WORK = "CGROUP2_VM_WORK"  # the variable that names the host's side's directory
 BOOT = "boot.json"  # in that directory
 DISK = "/dev/ubda"  # a file in that directory
@@ -82,11 +81,6 @@ def _read_exactly(read: Callable[[int], bytes], length: int) -> bytes | None:
     return bytes(got)
 
 
-def find_overlay() -> Path | None:
-    """The module of the file system that keeps writes apart."""
-    return next(MODULES.rglob("overlay.ko"), None)
-
-
 def _mount(libc: Any, source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
     if libc.mount(source.encode(), target.encode(), kind.encode() if kind else None, flags, data.encode()):
         raise OSError(ctypes.get_errno(), f"mount {kind} at {target}: {os.strerror(ctypes.get_errno())}")
@@ -102,10 +96,8 @@ def _send(channel: int, kind: int, body: bytes) -> None:
         data = data[os.write(channel, data) :]
 
 
-def _load_overlay(libc: Any) -> None:
-    found = find_overlay()
-    assert found is not None, "the host's side has found it"
-    module = os.open(found, os.O_RDONLY)
+def _load_overlay(libc: Any, path: str) -> None:
+    module = os.open(path, os.O_RDONLY)
     libc.syscall(FINIT_MODULE, module, b"", 0)
     os.close(module)
 
@@ -131,12 +123,16 @@ def _make_root(libc: Any, top: str) -> None:
 
 
 def _mount_disk(libc: Any, job: dict[str, Any]) -> None:
-    """An empty ext4 at /tmp: no overlay lies on the one above the host's tree. What the command needs of /tmp stays."""
+    """An empty ext4 at /tmp and /var/tmp, as no overlay lies on the one above the host's tree.
+
+    What the command needs of /tmp stays.
+    """
     subprocess.run(["/sbin/mkfs.ext4", "-q", "-F", "-E", "nodiscard", DISK], check=True, stdin=subprocess.DEVNULL)
     paths = [job["cwd"], job["argv"][0], *job["env"].get("PYTHONPATH", "").split(os.pathsep)]
     former = os.open("/tmp", os.O_PATH)
     _mount(libc, DISK, "/tmp", "ext4", NOSUID | NODEV)
     os.chmod("/tmp", 0o1777)
+    _mount(libc, "/tmp", "/var/tmp", None, BIND)
     for name in {path.split("/")[2] for path in paths if path.startswith("/tmp/")}:
         os.mkdir(f"/tmp/{name}")
         _mount(libc, f"/proc/self/fd/{former}/{name}", f"/tmp/{name}", None, BIND)
@@ -199,6 +195,9 @@ def _run_command(libc: Any, job: dict[str, Any], channel: int) -> int:
         _mount(libc, "tmpfs", path, "tmpfs", 0, "size=4k,mode=755")
     if job["disk"]:
         _mount_disk(libc, job)
+    if job["sub_ids"]:
+        for name in ("/etc/subuid", "/etc/subgid"):
+            _put(name, f"{USER}:100000:65536\n")
     command = _start(job, scope, join, outputs)
     for write in outputs:
         os.close(write)
@@ -259,7 +258,7 @@ def _run_jobs(work: str) -> None:
     """Run what comes over the channel, until the host's side is gone."""
     libc = ctypes.CDLL(None, use_errno=True)
     boot = json.loads(Path(work, BOOT).read_text())
-    _load_overlay(libc)
+    _load_overlay(libc, boot["overlay"])
     top = f"{work}/mnt"
     _mount(libc, "tmpfs", top, "tmpfs")
     for name in ("devices", "cgroups", "root"):

@@ -1,10 +1,11 @@
 """A real Linux kernel with control groups of version 2: ``python -m tests.tools.cgroup2_vm -- COMMAND`` boots one.
 
-The kernel is user-mode Linux (Debian: ``apt-get install user-mode-linux``), an ordinary program that needs neither
-root nor KVM. On a CPU with AMX, whose registers are more than it restores, ``whole_registers.c`` does that for it,
-which needs a C compiler. The guest sees the host's whole file tree, below a file system in memory that takes all
-writes and is forgotten at the end. The command sits in a control group of its own, delegated to it with the
-controllers cpu, memory and pids, as after ``systemd-run --scope -p Delegate=yes``; its path is in ``$CGROUP2_SCOPE``.
+The kernel is user-mode Linux (Debian: ``apt-get install user-mode-linux``; or what ``AGENTOS_GUEST_KERNEL`` names), an
+ordinary program that needs neither root nor KVM. On a CPU with AMX, whose registers are more than it restores,
+``whole_registers.c`` does that for it, which needs a C compiler. The guest sees the host's whole file tree, below a
+file system in memory that takes all writes and is forgotten at the end. The command sits in a control group of its own,
+delegated to it with the controllers cpu, memory and pids, as after ``systemd-run --scope -p Delegate=yes``; its path is
+in ``$CGROUP2_SCOPE``.
 It runs as root or, with ``--user``, as an ordinary user to whom that group belongs.
 
 :class:`Guest` boots once for many commands, which find nothing of each other; ``cgroup2_init.py`` is the guest's side.
@@ -27,7 +28,7 @@ from typing import Self
 
 from tests.tools import cgroup2_init
 
-KERNEL = "linux.uml"
+KERNEL = os.environ.get("AGENTOS_GUEST_KERNEL", "linux.uml")
 # linux.uml keeps a descriptor for each file of the host that its Linux has in its cache.
 MANY_FILES = ("sh", "-c", 'ulimit -Sn "$(ulimit -Hn)" && exec "$@"', "sh")
 CPUINFO = Path("/proc/cpuinfo")
@@ -42,7 +43,8 @@ GUARD = 'read -r _; rm -rf "$0"; kill -KILL 0'  # the end of its input is that o
 class Job:
     """What to run in the guest. ``hide`` are empty directories there; without ``delegate`` the group is root's.
 
-    With ``disk`` its /tmp is an empty ext4, without what isn't beside the program, its modules or ``cwd``.
+    With ``disk`` its /tmp and /var/tmp are an empty ext4, without what isn't beside the program, its modules or
+    ``cwd``. With ``sub_ids`` the user has 65,536 subordinate ids.
     """
 
     argv: list[str]
@@ -51,6 +53,7 @@ class Job:
     env: dict[str, str] = field(default_factory=dict)
     hide: list[str] = field(default_factory=list)
     disk: bool = False
+    sub_ids: bool = False
     cwd: str = field(default_factory=os.getcwd)
 
 
@@ -77,11 +80,18 @@ def lacking() -> str | None:
     """Why there can be no guest on this host; ``None`` if there can."""
     if shutil.which(KERNEL) is None:
         return f"no {KERNEL} on the PATH (Debian: apt-get install user-mode-linux)"
-    if cgroup2_init.find_overlay() is None:
-        return f"no overlay.ko below {cgroup2_init.MODULES}"
+    if find_overlay() is None:
+        return f"no lib/uml/modules/*/overlay.ko beside the bin of {KERNEL}"
     if has_amx(CPUINFO.read_text()) and shutil.which("cc") is None:
         return f"no C compiler, which {KERNEL} needs on a CPU with AMX (Debian: apt-get install gcc libc6-dev)"
     return None
+
+
+def find_overlay() -> Path | None:
+    """The module of the file system that keeps writes apart, of the kernel that is booted."""
+    if (kernel := shutil.which(KERNEL)) is None:
+        return None
+    return next(Path(kernel).resolve().parents[1].glob("lib/uml/modules/**/overlay.ko"), None)
 
 
 class Guest:
@@ -138,7 +148,7 @@ def _boot(alone: bool) -> _Kernel:
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aos-vm-", dir="/tmp")))
         (work / "mnt").mkdir()
-        (work / cgroup2_init.BOOT).write_text(json.dumps({"alone": alone}))
+        (work / cgroup2_init.BOOT).write_text(json.dumps({"alone": alone, "overlay": str(find_overlay())}))
         with (work / "disk").open("wb") as disk:
             disk.truncate(DISK)
         init = work / "init"

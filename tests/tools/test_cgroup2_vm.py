@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.guest import RunInGuest, need_guest
 from tests.support.kernel import until
-from tests.tools import cgroup2_init, cgroup2_vm
+from tests.tools import cgroup2_vm
 
 SAPPHIRE_RAPIDS = "processor\t: 0\nflags\t\t: fpu sse2 avx512_fp16 amx_bf16 amx_tile amx_int8 arch_capabilities\n"
 OLDER = "processor\t: 0\nflags\t\t: fpu sse2 avx512_vnni arch_capabilities\nbugs\t\t: amx_tile\n"
@@ -33,12 +33,14 @@ def test_what_a_guest_needs_may_not_be_missing(
     programs: tuple[str, ...], needs: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "cpuinfo").write_text(SAPPHIRE_RAPIDS)
-    (tmp_path / "overlay.ko").touch()
+    for directory in ("bin", "lib/uml/modules"):
+        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "lib/uml/modules/overlay.ko").touch()
     for name in programs:
-        (tmp_path / name).touch(0o755)
+        (tmp_path / "bin" / name).touch(0o755)
     monkeypatch.setattr(cgroup2_vm, "CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(cgroup2_init, "MODULES", tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(cgroup2_vm, "KERNEL", "linux.uml")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("AGENTOS_MUST_SANDBOX", "1")
 
     with contextlib.nullcontext() if needs is None else pytest.raises(pytest.fail.Exception, match=needs):

@@ -49,7 +49,31 @@ ON_A_DISK = (
     "overlays/test_overlays.py::test_nothing_is_in_the_directory_until_it_is_applied_and_it_can_be_undone",
     "snapshots/test_snapshots.py::test_an_agent_goes_back_to_a_snapshot_that_was_taken_while_it_ran",
     "images/test_build.py::test_what_a_run_changes_is_in_the_image[files are made, changed and removed]",
-    "images/test_build.py::test_before_linux_6_6_an_agent_in_an_image_is_told_what_it_needs",
+)
+BEFORE_6_6 = ("images/test_build.py::test_before_linux_6_6_an_agent_in_an_image_is_told_what_it_needs",)
+SINCE_6_6 = (  # make proof-guests
+    "overlays/test_overlays.py::test_the_work_survives_a_restart_of_the_agent_and_a_kill_of_the_kernel",
+    "overlays/test_overlays.py::test_look_then_apply_by_the_command_line",
+    "snapshots/test_snapshots.py::test_a_stopped_agent_is_sealed_and_goes_back_without_a_start",
+    "snapshots/test_forks.py::test_forks_go_on_from_a_snapshot_apart_from_each_other",
+    "images/test_agents.py::test_agents_run_in_their_images",
+    "images/test_inside_root.py::test_root_inside_installs_packages_makes_users_and_becomes_them",
+    "images/test_inside_root.py::test_files_have_the_owners_and_bits_of_the_image_and_one_user_owns_them_all",
+    "images/test_inside_root.py::test_what_root_inside_changes_in_a_project_is_applied_without_its_ids_and_bits",
+)
+OF_USERS = (
+    "overlays/test_overlays.py::test_nothing_is_in_the_directory_until_it_is_applied_and_it_can_be_undone",
+    "images/test_agents.py::test_agents_run_in_their_images",
+    *(
+        f"images/test_inside_root.py::{name}"
+        for name in (
+            "test_root_inside_installs_packages_makes_users_and_becomes_them",
+            "test_root_inside_is_a_block_of_ids_with_its_own_capabilities",
+            "test_what_root_inside_makes_ends_with_its_life_and_is_nowhere_on_the_host",
+            "test_what_root_inside_changes_in_a_project_is_applied_without_its_ids_and_bits",
+            "test_a_kept_workspace_of_root_inside_keeps_owners_and_bits_and_gives_none_on_the_host",
+        )
+    ),
 )
 
 
@@ -80,10 +104,32 @@ def test_what_holds_here_holds_under_version_2(
 ) -> None:
     if "CGROUP2_SCOPE" in os.environ:
         pytest.skip("this is the guest")
+    if disk:
+        chosen = [*chosen, *(SINCE_6_6 if runs_images(guest) else BEFORE_6_6)]
+    check(guest, chosen, user=user, disk=disk)
+
+
+@pytest.mark.parametrize("sub_ids", [False, True], ids=["one id", "subordinate ids"])
+def test_a_user_s_agents_run_in_images_as_users_and_as_root(guest: RunInGuest, sub_ids: bool) -> None:
+    if "CGROUP2_SCOPE" in os.environ:
+        pytest.skip("this is the guest")
+    if not runs_images(guest):
+        pytest.skip("NOT TESTED: the guest's Linux is older than 6.6 (make proof-guests has 6.12)")
+
+    check(guest, OF_USERS, user=True, disk=True, sub_ids=sub_ids)
+
+
+def runs_images(guest: RunInGuest) -> bool:
+    """Whether Linux keeps attributes in memory, as it does since 6.6."""
+    return tuple(map(int, guest("uname", "-r").out.split(".")[:2])) >= (6, 6)
+
+
+def check(guest: RunInGuest, chosen: Sequence[str], user: bool, disk: bool, sub_ids: bool = False) -> None:
+    """Run these tests in the guest; all pass, and none is skipped."""
     tests = [f"tests/system/{name}" for name in chosen]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
-    ended = guest(sys.executable, "-c", RUNNER, *options, *tests, user=user, disk=disk)
+    ended = guest(sys.executable, "-c", RUNNER, *options, *tests, user=user, disk=disk, sub_ids=sub_ids, timeout=600)
 
     assert ended.code == 0, ended.out + ended.err
-    assert re.search(rf"^{len(chosen)} passed", ended.out, re.MULTILINE), ended.out  # and none skipped
+    assert re.search(rf"^{len(chosen)} passed", ended.out, re.MULTILINE), ended.out

@@ -10,6 +10,7 @@
 # a crash goes live when all that has an answer was made again. docs/decisions/0112.
 
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -107,6 +108,7 @@ class LifeReplay:
     _turn: Limiter = field(factory=lambda: Limiter(1))
     answered: trio.Event = field(factory=trio.Event)  # all recorded calls were made again
     _last: int = 0  # the number of the last recorded call that has to be made
+    _last_end: int = 0  # the number of the last reply up to the call at which it goes live
     _overlaps: bool = False  # the crashed life had several calls under way at once
     left: int = 0  # recorded calls that weren't made yet
     _edited: bool = False  # an edited answer was given
@@ -119,6 +121,8 @@ class LifeReplay:
         """Have these calls answer. Slow: for a thread."""
         if self.switch.live and self.switch.until is None:
             self._overlaps = any(later.begin < call.end for call, later in pairwise(calls))
+        until = self.switch.until if self.switch.until is not None else math.inf
+        self._last_end = max((call.end for call in calls if call.reply and call.begin <= until), default=0)
         for call in calls:
             if self.switch.is_before(call):
                 self.progress.total += 1
@@ -132,8 +136,12 @@ class LifeReplay:
         self._note_answered()
 
     def _is_needed(self, call: RecordedCall) -> bool:
-        in_flight = self.switch.live and call.reply is None
+        in_flight = self.switch.live and call.reply is None and not self._was_left(call)
         return self.switch.is_before(call) and not (call.call in UNSEEN or is_optional(call) or in_flight)
+
+    def _was_left(self, call: RecordedCall) -> bool:
+        """Whether the program read a part of a stream, and withdrew it before it went on."""
+        return call.reply is None and bool(call.chunks) and call.end < self._last_end
 
     def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
         """The table's calls, answered from here."""
@@ -159,9 +167,13 @@ class LifeReplay:
         recorded = found or await self.find(op, request)
         assert recorded is not None, "live calls aren't sealed"
         if recorded.reply is None:
+            await self._stream(call, recorded)  # what it was told before it withdrew the call
             self._waiting += 1
-            self._look()
-            await trio.sleep_forever()
+            try:
+                self._look()
+                await trio.sleep_forever()
+            finally:
+                self._waiting -= 1
         assert recorded.reply is not None, "a call without a reply waits"
         if self.repeats_files and do is not None and op in (Op.READ, Op.WRITE):
             await self._compare_file(op, call, do, recorded)
@@ -169,12 +181,15 @@ class LifeReplay:
             await self._narrow(call, request, do, recorded)
         if self.put_files is not None and recorded.files:
             self._add_drift(await self.put_files(call, recorded), recorded)
-        for chunk in recorded.chunks:
-            await call.send(write_body(chunk))
+        await self._stream(call, recorded)
         self._look()
         if recorded.reply.get("success") is False:
             raise from_reply(recorded.reply)
         return read_reply(op, recorded.reply)
+
+    async def _stream(self, call: Call, recorded: RecordedCall) -> None:
+        for chunk in recorded.chunks:
+            await call.send(write_body(chunk))
 
     async def compare_refused(self, op: Op, request: Any, why: CallError, found: RecordedCall | None = None) -> None:
         """A call that today's rights refuse: the recorded one must have been refused as well."""
@@ -215,7 +230,7 @@ class LifeReplay:
         if not self.switch.is_before(found.call):
             await self._pass()
             return None
-        if self.switch.live and found.call.reply is None:
+        if self.switch.live and found.call.reply is None and not self._was_left(found.call):
             if self.switch.until is None:  # it was under way at the crash, or its caller gave it up, as it will again
                 if found.call.begin > self._last and not await self._hold():
                     await self._diverge(op, "the recorded life made other calls before", ())
@@ -303,7 +318,7 @@ class LifeReplay:
 
     def _look(self) -> None:
         """End the agent if all was asked, and it waits for what the recorded one waited for at its end."""
-        if not self.left and self._waiting:
+        if not self.left and self._waiting and not self.switch.live:
             self.over.set()
 
     def judge(self, end: str | None) -> None:

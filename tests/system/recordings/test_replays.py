@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from agentos.recordings.format import Life
+from agentos.recordings.reader import read_recording
 from agentos_sdk import AgentOSClient
 from agentos_sdk.testing import assert_replays
+from agentos_sdk.testing.replays import run_replay
 from tests.llm.vendors.script import Says, Text
 from tests.llm.vendors.server import Vendor
 from tests.recordings.written import line, write_recording
@@ -21,6 +23,7 @@ from tests.support.kernel import Kernel, environment, running, until
 from tests.support.runs.enter import let_in
 from tests.support.servers.vendor import vendor
 from tests.system.agents import in_state, up
+from tests.system.agents import lines as list_lines
 from tests.system.events.test_event_types import Watcher
 
 TOML = """
@@ -46,6 +49,12 @@ record = true
 [[agents]]
 name = "waiter"
 script = "{code}/waiter.py"
+restart = "temporary"
+record = true
+
+[[agents]]
+name = "leaver"
+script = "{code}/leaver.py"
 restart = "temporary"
 record = true
 
@@ -98,6 +107,16 @@ with AgentOSClient() as me:
     me.think("What am I waiting for?")
     me.exec("touch begun; exec sleep 1000", timeout=1000)
 """
+LEAVER = """
+import os, signal
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    with me.exec_stream("echo begun; exec sleep 1000", timeout=1000) as output:
+        print(next(iter(output))["text"], end="", flush=True)
+    print(me.think("What was withdrawn?")["content"], flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
 
 
 class Recorded:
@@ -130,7 +149,7 @@ def has_ended(manifest: Path) -> bool:
 def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     code = tmp_path_factory.mktemp("code")
     let_in(code, tmp_path_factory.getbasetemp())
-    for name, text in (("coder", CODER), ("client", CLIENT), ("waiter", WAITER)):
+    for name, text in (("coder", CODER), ("client", CLIENT), ("leaver", LEAVER), ("waiter", WAITER)):
         (code / f"{name}.py").write_text(text)
     with vendor() as met:
         met.models = {"wise": Says([Text("sweep the floor")])}
@@ -138,12 +157,12 @@ def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         kernel = started.__enter__()
         try:
             with kernel.client() as client:
-                in_state(client, "coder", "exited")
-                in_state(client, "client", "exited")
+                for name in ("coder", "client", "leaver"):
+                    in_state(client, name, "exited")
                 looks = partial(client.exec, "test -e begun", name="waiter")
                 until(lambda: looks().get("exit_code") == 0, "the waiter's command runs", show=lambda: kernel.said)
                 up(client.stop("waiter"))
-                for name in ("coder", "client", "waiter"):
+                for name in ("coder", "client", "leaver", "waiter"):
                     recording = kernel.state_dir / "recordings" / f"{name}-1.recording" / "recording.json"
                     until(partial(has_ended, recording), f"{name} is recorded")
         except BaseException:
@@ -230,6 +249,27 @@ def test_a_life_that_was_ended_while_it_waited_is_replayed_to_that_point(recorde
     done = recorded.replay(recording="waiter-1")
 
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "identical: 2 of 2 calls")
+
+
+def test_a_stream_that_was_left_is_told_as_far_as_it_went_and_the_life_goes_on_to_its_end(recorded: Recorded) -> None:
+    replayed = recorded.replay("--strict", recording="leaver-1")
+
+    with recorded.kernel.client() as client:
+        names = ("leaver", "leaver-replay")
+        ends = [[client.inspect(name)["end"]["reason"], *list_lines(client, name, "stdout")] for name in names]
+    assert (replayed.returncode, replayed.stdout) == (0, "identical: 2 of 2 calls\n")
+    assert ends == [["killed by SIGSEGV", "begun", "sweep the floor"]] * 2
+
+
+def test_a_fork_goes_on_behind_a_stream_that_was_left(recorded: Recorded) -> None:
+    calls = read_recording(recorded.kernel.state_dir / "recordings" / "leaver-1.recording").calls()
+    [number] = [call.begin for call in calls if call.call == "THINK"]
+    with recorded.kernel.client() as client:
+        edits = {str(number): {"content": "another"}}
+        found = run_replay(client, "leaver-1", until=number + 1, then="live", edits=edits)
+
+        assert (found["verdict"], found["entries_replayed"]) == ("identical", 2), found
+        assert list_lines(client, "leaver-fork", "stdout") == ["begun", "another"]
 
 
 def test_words_that_differ_where_an_answer_is_found_are_drift(recorded: Recorded, tmp_path: Path) -> None:

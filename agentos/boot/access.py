@@ -41,6 +41,7 @@ from agentos.services.events import (
     AgentOver,
     IsolationProbed,
     KernelStarted,
+    KernelStopping,
     Subscriber,
 )
 from agentos.services.http.secrets import Secrets
@@ -143,6 +144,7 @@ def _subscribe(access: Access, show: Subscriber) -> None:
     subscribe(access.approvals.end_life)
     subscribe(access.mail.end_life, AgentExited)
     subscribe(access.mail.tell_spawner, AgentEscalated)
+    subscribe(access.mail.begin_stop, KernelStopping)
     subscribe(partial(add_to_output, access.registry), *OUTPUT_WORDS)
     subscribe(access.callers.forget_agent, AgentOver)
     subscribe(access.lives.count_end, AgentExited)

@@ -351,14 +351,13 @@ class Mailboxes:
             self.leases.end_life(box)
 
     def tell_spawner(self, event: AgentEscalated) -> None:
-        """Tell a spawner of an agent that was given up; a subscriber.
-
-        What ends with the kernel is counted from the event on that it stops.
-        """
+        """Tell a spawner of an agent that was given up; a subscriber."""
         if event.spawner is not None:
             self._send_escalation(event, event.spawner)
-        elif isinstance(event, KernelStopping):
-            self._stops = True
+
+    def begin_stop(self, _: KernelStopping) -> None:
+        """Count from now on what ends with the kernel; a subscriber."""
+        self._stops = True
 
     # -- For the operator ------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from agentos_sdk import AgentOSClient
 
@@ -10,7 +12,7 @@ with open("/workspace/release.txt", "w") as file:  # its own file, written witho
 
 with AgentOSClient() as kernel:
     kernel.write_file("build.sh", "echo built $(cat release.txt)\n")
-    steps = (
+    steps: Sequence[Callable[[], dict[str, Any]]] = (
         lambda: kernel.write_file("release.txt", "version 1.0\nreleased by hand\n"),
         lambda: kernel.exec("sh build.sh"),
         lambda: kernel.exec("sh build.sh"),

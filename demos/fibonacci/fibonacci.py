@@ -17,7 +17,7 @@ with AgentOSClient() as kernel:
             reply = kernel.spawn(child, SCRIPT, args=[child, str(part), str(own)], restart="temporary")
             if not reply["success"]:
                 sys.exit(f"{child}: {reply['error']}")
-        answers = []
+        answers = list[dict[str, int]]()
         while len(answers) < 2:
             answers += [each["message"] for each in kernel.recv_messages(timeout=60)["messages"]]
         value = sum(answer["value"] for answer in answers)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Plain:
             start_new_session=True,
         )
 
-    def members(self) -> list[tuple[int, Sequence[str]]]:
+    def members(self) -> list[tuple[int, list[str]]]:
         """The processes of its session, each with the fields of its stat from the state on."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
@@ -166,7 +166,7 @@ def crash_as_agent(client: AgentOSClient) -> str:
 
 def reason(client: AgentOSClient, name: str) -> str:
     """Why it was restarted, in the kernel's words."""
-    return next(line["text"] for line in client.logs(name)["lines"] if line["stream"] == "kernel")
+    return str(next(line["text"] for line in client.logs(name)["lines"] if line["stream"] == "kernel"))
 
 
 FAULTS: Mapping[str, Fault] = {

@@ -15,6 +15,7 @@ from hypercorn.trio import serve
 
 from agentos.config.load import load
 from agentos.llm.providers.offline import Offline
+from agentos.llm.providers.offline_rules import read_rules
 from agentos.llm.providers.provider import Answer, Message, Question
 
 
@@ -51,7 +52,9 @@ async def respond(send: Any, status: int, body: dict[str, Any]) -> None:
 
 
 async def main(file: str) -> None:
-    model = await Offline.connect(load(file).llm.offline)
+    settings = load(file).llm.offline
+    assert settings.rules is not None, "its answers are in a file of rules"
+    model = Offline(settings, read_rules(settings.rules))
     config = Config()
     config.bind = ["127.0.0.1:0"]
     config.errorlog = None

@@ -11,7 +11,7 @@ some_step = st.one_of(
     st.builds(s.UnshareCgroup),
     st.builds(s.Bind, text, text, st.booleans(), st.booleans()),
     st.builds(s.SetLimits, pairs),
-    st.builds(s.Landlock, text, pairs, st.just(())),
+    st.builds(s.Landlock, text, pairs),
     st.builds(s.Execute, st.lists(text, min_size=1).map(tuple), st.lists(st.tuples(text, text)).map(tuple), text),
 )
 

@@ -230,9 +230,11 @@ def test_the_columns_of_the_tree_have_headings_above_them(open_page: Open) -> No
         assert (above["x"], above["width"]) == (below["x"], below["width"]), number
 
 
-def test_a_supervisor_that_gave_up_has_a_chip_until_it_was_looked_at(open_page: Open) -> None:
+def test_a_supervisor_that_gave_up_has_a_chip_until_it_was_looked_at(open_page: Open, kernel: Kernel) -> None:
     page = open_page("tree")
 
+    with kernel.client() as client:
+        client.start("hopeless")
     row = page.get_by_role("treeitem", name="hopeless")
     row.get_by_text("escalated").wait_for()
     row.click()

@@ -85,9 +85,12 @@ class Dashboard:
         await socket.accept()  # of a connection that was refused before a browser wouldn't tell the page why
         session = None
         try:
-            with trio.move_on_after(PROOF_SECONDS):
+            with trio.move_on_after(PROOF_SECONDS) as limit:
                 session = await self.admit(socket)
         except WebSocketDisconnect:
+            return
+        if limit.cancelled_caught:
+            await socket.close(4408, f"proved nothing in {PROOF_SECONDS:g} s")  # it may try again
             return
         if session is None:
             await socket.close(4401, "not logged in")

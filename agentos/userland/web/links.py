@@ -38,11 +38,12 @@ class Link(NamedTuple):
 @contextmanager
 def publish_url(place: Path, url: str, run: str) -> Iterator[None]:
     """Have :func:`find_link` find this URL, until the block or the process ends. Raises ``OSError``."""
-    with open(open_file(place / LISTENING, os.O_RDWR | os.O_CREAT), "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # waits for one that is looking whether it is locked
-        file.truncate()
+    fresh = place / f"{LISTENING}.new"
+    with open(open_file(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         file.write(f"{url} {run}")
         file.flush()
+        os.replace(fresh, place / LISTENING)  # so what is locked never has the URL of a former run
         try:
             yield
         finally:

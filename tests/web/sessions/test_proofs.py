@@ -124,5 +124,5 @@ async def test_a_page_that_proves_nothing_in_time_is_closed(autojump_clock: obje
 
     await dashboard.serve_feed(cast(Any, tab))
 
-    assert tab.closed == 4401
+    assert tab.closed == 4408
     assert trio.current_time() - began == PROOF_SECONDS

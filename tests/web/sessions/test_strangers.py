@@ -249,3 +249,23 @@ def test_a_page_that_asks_by_itself_isnt_in_use_and_a_person_is(context: Any, ke
     page.get_by_text("This browser is logged out").wait_for()
 
     assert [one["type"] for one in sent if "type" in one].count("use") == 1
+
+
+# The browser never says whether it opened what it keeps; the page's limit for that is over at once.
+NO_STORE = """
+  indexedDB.open = () => ({});
+  const wait = setTimeout;
+  window.setTimeout = (work, time) => wait(work, time === 5000 ? 0 : time);
+"""
+
+
+def test_a_page_logs_in_where_the_browser_opens_no_store(chromium: Any, kernel: Kernel) -> None:
+    context = chromium.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
+    context.add_init_script(NO_STORE)
+    page = context.new_page()
+    page.goto(link_of(kernel))
+    page.locator("#status", has_text=SHOWN).wait_for(state="attached")
+    page.reload()
+    page.get_by_text("This browser isn't logged in here").wait_for()
+    context.close()

@@ -4,6 +4,7 @@
 /** @typedef {{use: string, id: string, salt: string, key: string}} SentKey */
 
 const PROOF_MS = 20_000; // in which the kernel has to prove itself
+const STORE_MS = 5_000; // in which the browser opens what it keeps: Safari's IndexedDB is known to hang
 const encoder = new TextEncoder();
 
 /** The key of the link that opened this page: it leaves the address at once. @type {SentKey|null} */
@@ -44,7 +45,7 @@ export class Entry {
 
   /** What the page names is no secret. Without any key it sends nothing. */
   async begin() {
-    this.#key = own ?? (fromLink ? await importKey(fromLink) : await readKey());
+    this.#key = own ?? (fromLink ? await importKey(fromLink) : await readKey().catch(report));
     if (!this.#key) {
       this.#lacksKey = true;
       return this.#leave();
@@ -60,7 +61,7 @@ export class Entry {
     for (const sent of /** @type {SentKey[]} */ (message.keys)) {
       const key = await importKey(sent);
       if (sent.use === "tab") own = key;
-      else await keepKey(key).catch(reportError); // then a reload logs out
+      else await keepKey(key).catch(report); // then a reload logs out
     }
     fromLink = null;
     this.done = true;
@@ -122,6 +123,12 @@ async function importKey(sent) {
   return { use: sent.use, id: sent.id, salt: sent.salt, key };
 }
 
+/** @param {unknown} error */
+function report(error) {
+  reportError(error);
+  return null;
+}
+
 /** The key that this origin keeps. @returns {Promise<Key|null>} */
 async function readKey() {
   return (await inStore("readonly", (store) => store.get("run"))) ?? null;
@@ -135,6 +142,7 @@ async function keepKey(key) {
 /** @param {IDBTransactionMode} mode @param {(store: IDBObjectStore) => IDBRequest} work @returns {Promise<any>} */
 function inStore(mode, work) {
   return new Promise((resolve, reject) => {
+    setTimeout(() => reject(new Error(`IndexedDB doesn't open within ${STORE_MS / 1000} s`)), STORE_MS);
     const opening = indexedDB.open("agentos", 1);
     opening.onupgradeneeded = () => opening.result.createObjectStore("keys");
     opening.onerror = () => reject(opening.error);

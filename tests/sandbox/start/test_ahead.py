@@ -47,6 +47,7 @@ from tests.sandbox.jail import (
     start_spawner,
     zygote_closes,
 )
+from tests.support.runs.rounds import rounds
 from tests.support.wire import PATIENCE
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
@@ -499,13 +500,13 @@ async def test_closing_the_spawner_ends_it() -> None:
     assert Belongings.now() == before
 
 
-async def test_two_hundred_leave_nothing(spawner: Spawner) -> None:
+async def test_many_leave_nothing(spawner: Spawner) -> None:
     steps = a_plan("/bin/sleep", "600")
     await spawner.builder.build(steps)
     await kill(await spawner.spawn(steps))
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
 
-    for _ in range(200):
+    for _ in range(rounds(40)):
         await spawner.builder.build(steps)
         await kill(await spawner.spawn(steps))
 
@@ -521,6 +522,7 @@ import os, sys, trio, trio.testing
 from agentos.sandbox.inside import libc
 from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox.jail import a_plan, run
+from tests.support.runs.rounds import rounds
 async def main(spawner):
     plan = a_plan("/bin/cat", "/usr/local/share/file")
     async with trio.open_nursery() as nursery:

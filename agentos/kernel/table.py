@@ -157,10 +157,9 @@ class Table:
 
 
 def _unknown(number: int, observer: Observer | None) -> Entry:
-    error = UnknownCall(f"this kernel has no call {op_name(number)}")
-    reply = encode_error(error)
-
     def refuse(caller: Caller, body: bytes) -> bytes:
+        error = UnknownCall(f"this kernel has no call {op_name(number)}")
+        reply = encode_error(error)
         caller.counts.fail(number, error)
         if observer is not None:
             observer.pass_by(caller, number, body, reply)

@@ -14,7 +14,6 @@ Everything here blocks.
 
 import contextlib
 import fcntl
-import json
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from agentos.private_files import display_path, open_file, read_file, replace_file
 from agentos.structs import learn
@@ -70,11 +69,12 @@ class HostIdRegistry:
         ranges of this path without any of these uids, which may be another directory's.
         """
         with self._exclusively():
+            known = self._read()
             claims = [
                 replace(claim, state=self._state)
                 if not used.isdisjoint(claim.ids) and self._is_abandoned(claim)
                 else claim
-                for claim in self._read()
+                for claim in known
             ]
             unclaimed = frozenset(used).difference(*(claim.ids for claim in claims))
             claims += [Claim(run.start, len(run), self._state) for run in _runs(unclaimed)]
@@ -86,7 +86,8 @@ class HostIdRegistry:
                         "state directories is a copy of the other; stop that kernel, or choose another with --state-dir"
                     )
             self._held.update(ids.start for ids in own)
-            self._write(claims)
+            if claims != known:
+                self._write(claims)
         return own
 
     def claim(self, wanted: range, spare: int = 0) -> range | None:
@@ -142,7 +143,7 @@ class HostIdRegistry:
 
     def _read(self) -> list[Claim]:
         try:
-            claims = [msgspec.convert(json.loads(line), Claim) for line in read_file(self._path).splitlines()]
+            claims = [msgspec.json.decode(line, type=Claim) for line in read_file(self._path).splitlines()]
         except FileNotFoundError:
             return []
         except ValueError as error:
@@ -153,7 +154,7 @@ class HostIdRegistry:
         return claims
 
     def _write(self, claims: Iterable[Claim]) -> None:
-        replace_file(self._path, "".join(json.dumps(asdict(claim)) + "\n" for claim in sorted(claims)))
+        replace_file(self._path, b"".join(msgspec.json.encode(claim) + b"\n" for claim in sorted(claims)))
 
 
 def _overlap(one: range, other: range) -> int:

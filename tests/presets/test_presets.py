@@ -35,9 +35,9 @@ def test_a_coding_agent_has_its_home_outside_of_the_workspace_and_a_command_for_
         assert preset.install, name
 
 
-def test_a_page_says_how_to_get_each_coding_agent_and_how_to_give_it_a_task() -> None:
-    page = (ROOT / "docs/how-to/run-a-coding-agent.md").read_text()
+def test_each_coding_agent_has_a_page_that_says_how_to_get_it_and_how_to_give_it_a_task() -> None:
     for name in CODING:
+        page = (ROOT / f"docs/how-to/run-{name}.md").read_text()
         for part in (read_preset(name).install.split()[-1], f"agentos task --with {name} "):
             assert part in page, name
 

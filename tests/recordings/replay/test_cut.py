@@ -22,7 +22,7 @@ class Order:
     def __init__(self) -> None:
         self.calls: list[RecordedCall] = []
         self.boxes: dict[str, list[Json]] = {name: [] for name in IDS}
-        self.numbers, self.letters = itertools.count(1), itertools.count(1)
+        self.numbers, self.ids = itertools.count(1), itertools.count(1)
 
     def number(self) -> int:
         return next(self.numbers)
@@ -41,7 +41,7 @@ class Order:
         self.calls.append(RecordedCall(begin, last, f"{name}/1", call, float(begin), 0.0, request, reply, chunks))
 
     def put(self, sender: str, to: str, body: object, at: float) -> None:
-        given = {"id": next(self.letters), "from_id": IDS[sender], "from_name": sender, "from_kind": "agent"}
+        given = {"id": next(self.ids), "from_id": IDS[sender], "from_name": sender, "from_kind": "agent"}
         self.boxes[to].append({**given, "message": body, "sent_at": at})
 
     def send(self, sender: str, to: str, body: object) -> None:

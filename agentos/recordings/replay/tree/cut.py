@@ -18,9 +18,9 @@ from attrs import define, field, frozen
 from agentos.recordings.format import Json, Life, Manifest
 from agentos.recordings.matching import UNSEEN
 from agentos.recordings.reader import RecordedCall, Recording
-from agentos.recordings.replay.letters import list_messages
 from agentos.recordings.replay.life import MAX_WEIGHT, check_size
 from agentos.recordings.replay.progress import ReplayFailed
+from agentos.recordings.replay.waiting_messages import list_messages
 from agentos.threads import check_cancelled
 
 MAX_MEMBERS = 10  # programs of one fork

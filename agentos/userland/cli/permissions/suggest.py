@@ -11,7 +11,7 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.audit.audit import explain_no_match, log_directory, make_query
-from agentos.userland.cli.common import json_option, plural, print_json, printable
+from agentos.userland.cli.common import json_option, plural, print_lines
 from agentos.userland.cli.kernel.run import state_dir_option
 from agentos.userland.cli.times import FORMS
 
@@ -46,14 +46,9 @@ def suggest(agent: str, since: str | None, state_dir: Path | None, as_json: bool
     suggestion = suggest_rules(uses, Names(os.path.expanduser("~"), workspace="/workspace", code="/agent"))
     left = {use for use, _ in suggestion.left}
     in_the_way = sorted({use.rule for use in uses if use not in left and not _OF_LEVEL.fullmatch(use.rule)})
-    if as_json:
-        rest = [
-            {"call": use.call, "about": use.about, "calls": use.times, "reason": why} for use, why in suggestion.left
-        ]
-        print_json({**suggestion.as_set(), "in_the_way": in_the_way, "left": rest})
-        return
-    for line in toml_lines(find_set_name(uses, agent), suggestion, in_the_way):
-        click.echo(printable(line))
+    rest = [{"call": use.call, "about": use.about, "calls": use.times, "reason": why} for use, why in suggestion.left]
+    value = {**suggestion.as_set(), "in_the_way": in_the_way, "left": rest}
+    print_lines(toml_lines(find_set_name(uses, agent), suggestion, in_the_way), value, as_json)
 
 
 def find_set_name(uses: "Sequence[Use]", agent: str) -> str:

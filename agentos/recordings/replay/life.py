@@ -13,8 +13,8 @@
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -37,7 +37,7 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError, Unavailable, from_reply
 from agentos_sdk.opcodes import Op
 
-from .network import read_unsent
+from .network import count_unsent
 from .progress import Progress, ReplayFailed, describe_differences
 from .sealed import open_calls, read_reply, seal
 from .switch import Switch
@@ -361,19 +361,8 @@ class LifeReplay:
     def note_connection(self) -> None:
         self.progress.sealed += 1
 
-    @contextmanager
-    def count_unsent(self, pid: int) -> Iterator[None]:
-        with ExitStack() as held:
-            try:
-                read = held.enter_context(read_unsent(pid))
-            except OSError as error:
-                self.progress.notes.append(f"attempts to reach the network aren't counted: {error.strerror}")
-                yield
-            else:
-                try:
-                    yield
-                finally:
-                    self.progress.sealed += read()
+    def count_unsent(self, pid: int) -> AbstractContextManager[None]:
+        return count_unsent(pid, self.progress)
 
     def take(self, caller: Caller, question: Question) -> Decision:
         """What a person was asked then, and decided, is in the recorded reply."""

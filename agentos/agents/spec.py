@@ -202,6 +202,11 @@ class AgentSpec(Struct, frozen=True):
         """Whether the agent runs in a sandbox."""
         return self.isolation != "none"
 
+    @property
+    def has_own_network(self) -> bool:
+        """Whether its jail has a network namespace."""
+        return self.jailed and self.network != "host"
+
     def as_spawned(self, name: str) -> "AgentSpec":
         """It under another name without what only a declared agent has: it starts now, its mailbox ends with it."""
         return replace(

@@ -44,7 +44,7 @@ class McpSetup:
             supervision=supervision,
             find_owner=lambda: self.owner,
             line=line,
-            pinning=self.pins,
+            pins=self.pins,
             open_remote=partial(self.open_remote, client),
         )
         return self._servers

@@ -132,7 +132,7 @@ class Reload:
         changes = await supervision.declared.reload(self.config.root, new.root, found.changes)
         self.callers.sets.known = new.permissions
         self.servers.replace(new.mcp)
-        await self.servers.forget_removed()
+        await self.servers.pins.keep_only(self.servers.settings)
         http = attrs.evolve(self.config.http, secrets=new.http.secrets)
         self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions, http=http, mcp=new.mcp)
         await supervision.kept_stops.forget_others([one.name for one in new.root.agents()])

@@ -3,6 +3,7 @@
 The identity comes from the socket, never from the contents of a frame.
 """
 
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -124,6 +125,9 @@ class Replayed(Protocol):
 
     def note_connection(self) -> None:
         """A program in its jail tried to reach the network, which was refused."""
+
+    def count_unsent(self, pid: int) -> AbstractContextManager[None]:
+        """Count, within it, what can't leave the network namespace of this process for want of a route."""
 
 
 @define(eq=False)

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 from attrs import define, field
@@ -66,19 +66,12 @@ class Split(Struct, frozen=True):
     withheld: Mapping[str, str]
 
 
-class Pinning(Protocol):
-    """What decides which tools of a server agents may see and call."""
-
-    def split(self, server: str, tools: Sequence[Tool]) -> Split:
-        """Divide the tools that a server offers now. Never waits. Withheld ones are asked about in the background."""
-
-    async def keep_only(self, servers: Collection[str]) -> None:
-        """Revoke what was decided about all servers but these, and what is asked. Raises ``DatabaseError``."""
-
-
 @define(eq=False)
 class Pins:
-    """Implements :class:`Pinning`. :meth:`serve` has to run. ``find_asker`` is the caller that asks for a server."""
+    """Decides which tools of a server agents may see and call. :meth:`serve` has to run.
+
+    ``find_asker`` is the caller that asks for a server.
+    """
 
     database: Database
     approvals: Approvals
@@ -100,7 +93,10 @@ class Pins:
             await trio.sleep_forever()
 
     def split(self, server: str, tools: Sequence[Tool]) -> Split:
-        """See :class:`Pinning`. Of several tools with one name the first counts, and none is pinned by another's."""
+        """Divide the tools that a server offers now. Never waits. Withheld ones are asked about in the background.
+
+        Of several tools with one name the first counts, and none is pinned by another's.
+        """
         pinned, withheld, changes = list[Tool](), dict[str, str](), list[Change]()
         names = set[str]()
         for tool in tools:
@@ -194,7 +190,7 @@ class Pins:
         return found
 
     async def keep_only(self, servers: Collection[str]) -> None:
-        """See :class:`Pinning`."""
+        """Revoke what was decided about all servers but these, and what is asked. Raises ``DatabaseError``."""
         for server in self._asking.keys() - set(servers):
             self._asking[server].cancel()
             self.approvals.withdraw(self.find_asker(server))

@@ -31,7 +31,7 @@ from agentos_sdk.errors import Busy, CallError, NotFound, PermissionDenied, Time
 
 from .connection.requests import Requests
 from .connection.sdk import load_sdk
-from .pins import Pinning, Split
+from .pins import Pins, Split
 from .result import CallResult
 from .session import Session, Transport
 from .settings import ServerSettings
@@ -75,7 +75,7 @@ class Servers:
     supervision: Supervision
     find_owner: Callable[[], Caller]
     line: Line
-    pinning: Pinning
+    pins: Pins
     open_remote: OpenRemote | None = None
     _instances: dict[Key, Instance] = field(factory=dict)
     _nursery: trio.Nursery | None = None
@@ -114,10 +114,6 @@ class Servers:
             if instance.key[0] in changed:
                 self._end(instance, "was ended: the configuration has changed")
         return changed
-
-    async def forget_removed(self) -> None:
-        """Forget what was decided about the tools of servers that aren't configured any more."""
-        await self.pinning.keep_only(self.settings)
 
     # -- What callers do -------------------------------------------------------------------------------------------
 
@@ -183,7 +179,7 @@ class Servers:
         """The tools of a server, those that can't be used among the withheld."""
         unusable = {tool.name[:128]: BAD_NAME for tool in tools if not TOOL_NAME.fullmatch(tool.name)}
         unusable |= {name[:128]: why for name, why in refused.items()}
-        split = self.pinning.split(server, [tool for tool in tools if TOOL_NAME.fullmatch(tool.name)])
+        split = self.pins.split(server, [tool for tool in tools if TOOL_NAME.fullmatch(tool.name)])
         return replace(split, withheld={**unusable, **split.withheld})
 
     # -- Instances -------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from agentos.llm.cassettes.recorded_question import (
 
 from .masks import Masks
 from .reader import RecordedCall
-from .words import Covered, compare_words, quote
+from .words import Covered, are_times, compare_words, quote
 
 ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "async", "request_id"})  # keys that no answer depends on
 UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that say nothing, and aren't compared
@@ -39,7 +39,7 @@ MAX_DIFFERENCES = 50  # of one call
 
 Json = dict[str, Any]
 How = Literal["exact", "masked", "drifted"]
-Kind = Literal["model", "prompt", "tool output", "code", "call", "file", "answer"]
+Kind = Literal["model", "prompt", "tool output", "code", "time", "call", "file", "answer"]
 
 
 @frozen
@@ -236,7 +236,7 @@ def list_differences(
 ) -> list[Difference]:
     """The words that differ between two values of a part, of this kind or of that which the part has.
 
-    ``covered`` is that of :func:`compare_words`.
+    Where they are times on both sides, their kind is ``time``. ``covered`` is that of :func:`compare_words`.
     """
     kind, texts = kind or name_kind(part), list[str]()
     for value in (recorded, now):
@@ -245,7 +245,8 @@ def list_differences(
         if not isinstance(text, str):
             text = read_escapes(json.dumps(text, indent=1, sort_keys=True, ensure_ascii=False))
         texts.append(text)
-    found = [Difference(kind, part, *pair) for pair in compare_words(texts[0], texts[1], covered)]
+    pairs = compare_words(texts[0], texts[1], covered)
+    found = [Difference("time" if are_times(*pair) else kind, part, *pair) for pair in pairs]
     if not found and recorded != now:
         return [Difference(kind, part, *quote(write_canonical(recorded), write_canonical(now)))]
     return found

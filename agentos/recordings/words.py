@@ -7,13 +7,29 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from agentos.llm.cassettes.recorded_question import split_masked
+from agentos.llm.cassettes.recorded_question import MASKS, split_masked
 
 MAX_WORDS = 2000  # of two texts between their common begin and end; longer ones are one difference
-MAX_COMPARED = 1 << 20  # characters of two texts that are compared word by word, in 0.3 s
+MAX_COMPARED = 1 << 20  # characters of two texts that are compared word by word, within 1.5 s
 MAX_QUOTED = 160  # characters of a difference on each side
 CONTEXT = 20  # characters that both sides of a long difference begin with
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_MONTH = (
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?"
+    r"|Nov(?:ember)?|Dec(?:ember)?)\b\.?"
+)
+_TIME = "|".join(
+    [
+        *(MASKS[name] for name in ("time", "date", "clock", "epoch", "duration")),
+        rf"\b\d{{1,2}}(?:st|nd|rd|th|\.)? {_MONTH}(?:,? \d{{4}}\b)?",
+        rf"\b{_MONTH} \d{{1,2}}\b(?:st|nd|rd|th)?(?:,? \d{{4}}\b)?",
+        r"\b\d{1,2}[./-]\d{1,2}[./-]\d{4}\b",
+        r"\b\d{1,2} ?[ap]m\b",
+        r"\b\d+(?:\.\d+)? ?(?:m|min|mins|minutes?|h|hours?|days?|weeks?|months?|years?)\b",
+        r"\b(?:(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|today|yesterday|tomorrow)\b",
+    ]
+)
+_WORD = re.compile(rf"\s+|(?=[0-9A-Zty])(?:{_TIME})|\w+|[^\w\s]")
+_TIMES = re.compile(_TIME)
 
 Covered = dict[str, None]
 """The names of masks, as keys."""
@@ -47,6 +63,11 @@ def compare_words(recorded: str, now: str, covered: Covered | None = None) -> It
             yield quote("".join(word for _, word in old[a:b]), "".join(word for _, word in new[c:d]))
         elif covered is not None:
             covered |= {one[0][1:-1]: None for one, other in zip(old[a:b], new[c:d], strict=True) if one != other}
+
+
+def are_times(*texts: str) -> bool:
+    """Whether each of these texts is time stamps, dates and durations only."""
+    return all(_TIMES.search(text) and not re.search(r"\w", _TIMES.sub("", text)) for text in texts)
 
 
 def _without_common_lines(one: str, other: str) -> tuple[str, str]:

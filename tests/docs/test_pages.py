@@ -17,6 +17,11 @@ STANDS_ON = {"docs/reference/calls": "docs/reference/calls/README.md"}
 COUNTED = {
     "docs/how-to/give-an-agent-a-budget.md",
     "docs/how-to/watch-what-agents-use.md",
+    "docs/reference/calls/list.md",
+    "docs/reference/calls/metrics_agent.md",
+    "docs/reference/calls/metrics_all_agents.md",
+    "docs/reference/calls/metrics_cgroup.md",
+    "docs/reference/calls/usage.md",
 }
 
 

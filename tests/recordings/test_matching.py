@@ -134,6 +134,17 @@ def test_words_that_a_mask_covers_are_no_drift_and_the_mask_is_named() -> None:
     assert [(one.kind, one.recorded, one.now) for one in result.drift] == [("tool output", "5", "6")]
 
 
+def test_what_differs_by_times_that_no_mask_covers_is_drift_of_time() -> None:
+    first = ask(user("go"), assistant("x"), tool("5 files, made on Monday in 3 minutes"))
+    now = ask(user("go"), assistant("x"), tool("5 files, made on Tuesday in 2 hours"))
+
+    drift = found(matcher(first), now).drift
+    assert [(one.kind, one.recorded, one.now) for one in drift] == [
+        ("time", "Monday", "Tuesday"),
+        ("time", "3 minutes", "2 hours"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("recorded", "now"),
     [

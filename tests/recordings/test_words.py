@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.recordings.words import CONTEXT, MAX_QUOTED, Covered, compare_words
+from agentos.recordings.words import CONTEXT, MAX_QUOTED, Covered, are_times, compare_words
 
 WORDS = st.lists(st.sampled_from(["the", "file", "12:00", "3 s", "\n", "x" * 200]), max_size=30)
 
@@ -40,3 +40,20 @@ def test_a_long_word_is_shown_from_shortly_before_it_differs() -> None:
 
     assert (old, new) == ("…" + "x" * CONTEXT, "…" + "x" * (CONTEXT + 1))
     assert len(new) < MAX_QUOTED
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("it is Monday, 29 November 2026.", "it is Tuesday, 1 December 2026.", True),
+        ("on Nov 29, 2026 at 9:58", "on 1/12/2026 at 9:58", True),
+        ("took 3 minutes", "took 2 hours", True),
+        ("since 2026-11-29T10:00:00Z", "since yesterday", True),
+        ("it is Monday", "it is late", False),
+        ("it is", "it is Monday", False),
+        ("version 1.2.3", "version 1.2.4", False),
+        ("it may take 3 tries", "it may take 4 tries", False),
+    ],
+)
+def test_words_are_times_if_they_are_on_both_sides(old: str, new: str, found: bool) -> None:
+    assert {are_times(*pair) for pair in compare_words(old, new)} == {found}

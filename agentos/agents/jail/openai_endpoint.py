@@ -44,7 +44,7 @@ def endpoint(spec: AgentSpec) -> Endpoint:
     """Create the endpoint of one life. Raises :class:`~agentos.kernel.wire.listener.ListenError` if no port is
     available.
     """
-    if spec.jailed and spec.network != "host":
+    if spec.has_own_network:
         return Endpoint(PORT)
     try:
         listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)

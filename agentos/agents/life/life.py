@@ -163,8 +163,10 @@ class LifeRunner:
                 life.layers, life.lacking = jail.layers, lacking(jail.layers)
                 if agent.spec.jailed:
                     life.view = view_from_jail(self.deps.host_view, agent.spec, jail)
+                replayed = agent.caller.replayed if agent.spec.has_own_network else None
                 try:
-                    yield jail
+                    with replayed.count_unsent(jail.sandbox.pid) if replayed else contextlib.nullcontext():
+                        yield jail
                 finally:
                     life.jail, life.view = None, None
                     life.used = complete_usage(jail)

@@ -55,7 +55,7 @@ def describe_replay(
     turn; a number may be added to its name.
     Raises ``BadRequest`` if its network can't be shut.
     """
-    if not spec.jailed or spec.network == "host":
+    if not spec.has_own_network:
         what = "no jail" if not spec.jailed else "the host's network"
         raise BadRequest(f"agent: {spec.name} has {what}, so that a replay could reach the network")
     script = spec.script

@@ -8,10 +8,13 @@
 # A fork goes live at the first call that isn't to be answered from the recording, and never before: a call that has no
 # answer ends it as long as others are to come, unless an answer was edited. docs/decisions/0108. One that resumes after
 # a crash goes live when all that has an answer was made again. docs/decisions/0112.
+# A stream that is open there, and in which the program has made other calls, is answered from the recording: what it
+# read of it may be in those calls. Held back until they are made, it would wait for ever.
 
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -34,6 +37,7 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError, Unavailable, from_reply
 from agentos_sdk.opcodes import Op
 
+from .network import count_unsent
 from .progress import Progress, ReplayFailed, describe_differences
 from .sealed import open_calls, read_reply, seal
 from .switch import Switch
@@ -108,7 +112,8 @@ class LifeReplay:
     _turn: Limiter = field(factory=lambda: Limiter(1))
     answered: trio.Event = field(factory=trio.Event)  # all recorded calls were made again
     _last: int = 0  # the number of the last recorded call that has to be made
-    _last_end: int = 0  # the number of the last reply up to the call at which it goes live
+    _last_begin: int = 0  # of the calls with a reply up to the one at which it goes live
+    _last_end: int = 0
     _overlaps: bool = False  # the crashed life had several calls under way at once
     left: int = 0  # recorded calls that weren't made yet
     _edited: bool = False  # an edited answer was given
@@ -122,7 +127,9 @@ class LifeReplay:
         if self.switch.live and self.switch.until is None:
             self._overlaps = any(later.begin < call.end for call, later in pairwise(calls))
         until = self.switch.until if self.switch.until is not None else math.inf
-        self._last_end = max((call.end for call in calls if call.reply and call.begin <= until), default=0)
+        replied = [call for call in calls if call.reply and call.begin <= until]
+        self._last_end = max((call.end for call in replied), default=0)
+        self._last_begin = max((call.begin for call in replied if self._has_to_come(call)), default=0)
         for call in calls:
             if self.switch.is_before(call):
                 self.progress.total += 1
@@ -136,12 +143,19 @@ class LifeReplay:
         self._note_answered()
 
     def _is_needed(self, call: RecordedCall) -> bool:
-        in_flight = self.switch.live and call.reply is None and not self._was_left(call)
-        return self.switch.is_before(call) and not (call.call in UNSEEN or is_optional(call) or in_flight)
+        in_flight = self.switch.live and call.reply is None and not self._was_read(call)
+        return self._has_to_come(call) and not in_flight
+
+    def _has_to_come(self, call: RecordedCall) -> bool:
+        return self.switch.is_before(call) and call.call not in UNSEEN and not is_optional(call)
 
     def _was_left(self, call: RecordedCall) -> bool:
-        """Whether the program read a part of a stream, and withdrew it before it went on."""
-        return call.reply is None and bool(call.chunks) and call.end < self._last_end
+        """Whether a stream without an end was withdrawn before the program went on."""
+        return call.end < self._last_end
+
+    def _was_read(self, call: RecordedCall) -> bool:
+        """Whether the program read a part of a stream without an end, and made other calls then."""
+        return bool(call.chunks) and (self._was_left(call) or call.begin < self._last_begin)
 
     def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
         """The table's calls, answered from here."""
@@ -168,6 +182,9 @@ class LifeReplay:
         assert recorded is not None, "live calls aren't sealed"
         if recorded.reply is None:
             await self._stream(call, recorded)  # what it was told before it withdrew the call
+            if self.switch.live and not self._was_left(recorded):
+                await self.answered.wait()
+                raise Unavailable("the recorded answer breaks off here: ask again")
             self._waiting += 1
             try:
                 self._look()
@@ -230,7 +247,7 @@ class LifeReplay:
         if not self.switch.is_before(found.call):
             await self._pass()
             return None
-        if self.switch.live and found.call.reply is None and not self._was_left(found.call):
+        if self.switch.live and found.call.reply is None and not self._was_read(found.call):
             if self.switch.until is None:  # it was under way at the crash, or its caller gave it up, as it will again
                 if found.call.begin > self._last and not await self._hold():
                     await self._diverge(op, "the recorded life made other calls before", ())
@@ -343,6 +360,9 @@ class LifeReplay:
 
     def note_connection(self) -> None:
         self.progress.sealed += 1
+
+    def count_unsent(self, pid: int) -> AbstractContextManager[None]:
+        return count_unsent(pid, self.progress)
 
     def take(self, caller: Caller, question: Question) -> Decision:
         """What a person was asked then, and decided, is in the recorded reply."""

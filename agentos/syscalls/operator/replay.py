@@ -39,7 +39,6 @@ from agentos.recordings.replay.agent import (
 )
 from agentos.recordings.replay.files import CommandChanges, StartFiles, find_start, without_start
 from agentos.recordings.replay.keys import ONLY_SHOWN, ScratchKeys, build_keys
-from agentos.recordings.replay.letters import Letters, find_letters
 from agentos.recordings.replay.life import LifeReplay, check_size, load_calls
 from agentos.recordings.replay.progress import Progress, Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
@@ -49,6 +48,7 @@ from agentos.recordings.replay.tree.cut import Member, find_cut, read_calls
 from agentos.recordings.replay.tree.fork import Branch, TreeFork
 from agentos.recordings.replay.tree.lives import MAX_LIVES, TreeReplay, split_lives
 from agentos.recordings.replay.tree.names import FORK_SUFFIX, TreeNames, find_free
+from agentos.recordings.replay.waiting_messages import WaitingMessages, find_waiting
 from agentos.services.snapshots.records import Snapshot
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.threads import run_in_thread
@@ -177,9 +177,9 @@ class ReplayCalls:
         keys = None
         if switch.live:
             if member is None:
-                letters = find_letters(found, switch, own)
-                told.deliver = partial(self._deliver, f"{recording.manifest.name}@{switch.until}", letters=letters)
-                told.progress.notes += letters.notes
+                waiting = find_waiting(found, switch, own)
+                told.deliver = partial(self._deliver, f"{recording.manifest.name}@{switch.until}", waiting=waiting)
+                told.progress.notes += waiting.notes
             keys = await self._find_keys(told, found, start)
             left = await run_in_thread(overlays.store.list_names)  # files of former forks
             # Nothing is awaited from here on until it runs.
@@ -218,9 +218,9 @@ class ReplayCalls:
             replay = await self._open_one(caller, recording, None, request, taken, member)
             replay.life.names, replay.life.gate = names, gate
             replay.parent = partial(fork.find_agent, member.parent)
-            letters = Letters(cut.at, member.waiting, member.later)
-            replay.progress.notes += letters.notes
-            branches[member.life.agent] = Branch(member, replay, letters)
+            waiting = WaitingMessages(cut.at, member.waiting, member.later)
+            replay.progress.notes += waiting.notes
+            branches[member.life.agent] = Branch(member, replay, waiting)
         fork.name = find_free(name, self.replays.is_known)
         return fork
 
@@ -230,10 +230,14 @@ class ReplayCalls:
         return is_there and self.recorder.marks.is_own(recording.manifest)
 
     def _deliver(
-        self, origin: str, caller: Caller, letters: Letters, find: Callable[[Any], Any] = lambda recorded: recorded
+        self,
+        origin: str,
+        caller: Caller,
+        waiting: WaitingMessages,
+        find: Callable[[Any], Any] = lambda recorded: recorded,
     ) -> None:
         """An agent goes live from ``origin`` with what waited in its mailbox."""
-        letters.put(self.callers.mail, caller, find)
+        waiting.put(self.callers.mail, caller, find)
         self.recorder.note_forked(caller, origin)
 
     def _is_taken(self, name: str) -> bool:

@@ -139,8 +139,18 @@ def print_lines(lines: Iterable[str], value: object = None, as_json: bool = Fals
         click.echo(printable(line))
 
 
-def print_table(rows: list[list[str]], header: list[str], elastic: Collection[str] = (), empty: str = "") -> None:
-    """Print a table, in whose ``elastic`` columns cells are cut to the terminal; without rows ``empty``."""
+def print_table(
+    rows: list[list[str]],
+    header: list[str],
+    elastic: Collection[str] = (),
+    empty: str = "",
+    value: object = None,
+    as_json: bool = False,
+) -> None:
+    """Print a table, or with --json the value. Cells of ``elastic`` columns are cut; without rows ``empty`` is said."""
+    if as_json:
+        print_json(value)
+        return
     if empty and not rows:
         click.echo(empty)
         return

@@ -37,6 +37,12 @@ def format_time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
+def format_stamp(at: float, other_day: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """``18:00:00``; of another day than today as ``other_day`` says."""
+    then = time.localtime(at)
+    return time.strftime("%H:%M:%S" if then[:3] == time.localtime()[:3] else other_day, then)
+
+
 def read_time(text: str | None, option: str) -> float | None:
     """Seconds since the epoch of an option's value."""
     try:

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any
 from attrs import frozen
 
 from agentos.userland.directories import config_home, home
+from agentos.userland.whole_files import replacing
 
 from .json_edit import NotJSON, get_member, set_member
 
@@ -160,18 +160,11 @@ def write(change: Change) -> Path | None:
             if backup.read_bytes() != change.before.encode():
                 backup.unlink()
                 raise InstallError(f"{path} has just been changed by another program: try again")
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(change.after.encode())
-                file.flush()
-                _take_ownership_of(path, file.fileno())
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with replacing(path) as file:
+            file.write(change.after.encode())
+            file.flush()
+            _take_ownership_of(path, file.fileno())
+            os.fsync(file.fileno())
     except OSError as error:
         raise InstallError(f"{error.filename or path}: {error.strerror}") from None
     return backup

@@ -115,15 +115,17 @@ def list_lives(found: list[Kept]) -> Json:
         for life in reversed(lives[-MAX_LISTED:]):
             rows.append(_describe_life(kept.manifest, life) | {"size": kept.size})
         if not lives:
-            rows.append(_describe_empty(kept))
+            rows.append(_describe_life(kept.manifest, None) | {"size": kept.size})
         if len(rows) >= MAX_LISTED:
             break
     return {"success": True, "lives": rows[:MAX_LISTED], "more": count > MAX_LISTED or len(rows) > MAX_LISTED}
 
 
-def _describe_life(manifest: Manifest, life: Life) -> Json:
-    obstacle = manifest.find_obstacle(life)
-    end = life.exit or (manifest.reason or "goes on, or ended with the kernel")
+def _describe_life(manifest: Manifest, given: Life | None) -> Json:
+    """``given`` is None for a recording that has no life yet."""
+    life = given or Life("", "", manifest.began, ended=manifest.ended)
+    obstacle = manifest.find_obstacle(life) if given else "it has no life"
+    end = life.exit or (manifest.reason or "goes on, or ended with the kernel") if given else describe_end(manifest)
     return {
         "recording": manifest.name,
         "life": life.life,
@@ -137,15 +139,6 @@ def _describe_life(manifest: Manifest, life: Life) -> Json:
         "resumed": life.resumed and life.resumed[:MAX_LINE],
         "forked": life.forked and life.forked[:MAX_LINE],
     }
-
-
-def _describe_empty(kept: Kept) -> Json:
-    manifest = kept.manifest
-    return {
-        "recording": manifest.name, "life": "", "agent": "", "began": manifest.began, "ended": manifest.ended,
-        "end": describe_end(manifest)[:MAX_LINE], "failed": False, "replayable": False, "why": "it has no life",
-        "resumed": None, "forked": None, "size": kept.size,
-    }  # fmt: skip
 
 
 def show_life(recording: Recording, wanted: str | None) -> Json:

@@ -100,7 +100,8 @@ def test_contents_are_shown_below_their_question_without_control_characters(kern
     lines = printed(kernel, "writer", "-n", "1000", "--contents")
     [at] = [number for number, line in enumerate(lines) if " be brief" in line]
 
-    assert " THINK " in lines[at - 1] or " THINK " in lines[at - 2]
+    head = next(line for line in reversed(lines[:at]) if not line.startswith(" " * 20))
+    assert " THINK " in head
     assert lines[at].split("|")[0].strip() == "system"
     assert lines[at + 1].endswith("user    | the first \\x1b[2J question")
     assert "[offline echo, no model was asked]" in lines[at + 2]

@@ -62,6 +62,11 @@ class Vendor:
     connections: int = 0
     # what is always answered for a model, or what says it, instead of a script
     models: dict[str, Script | Callable[[Question], Script]] = field(factory=dict)
+    _token: trio.lowlevel.TrioToken = field(factory=trio.lowlevel.current_trio_token)
+
+    def release(self, step: Until) -> None:
+        """Let an answer go on, from another thread."""
+        trio.from_thread.run_sync(step.event.set, trio_token=self._token)
 
     def will(self, *scripts: Script) -> None:
         self.scripts.extend(scripts)

@@ -22,17 +22,26 @@ class Order:
     def __init__(self) -> None:
         self.calls: list[RecordedCall] = []
         self.boxes: dict[str, list[Json]] = {name: [] for name in IDS}
-        self.numbers, self.letters = itertools.count(1), itertools.count(1)
+        self.numbers, self.ids = itertools.count(1), itertools.count(1)
 
     def number(self) -> int:
         return next(self.numbers)
 
-    def add(self, name: str, call: str, begin: int, request: Json, reply: Json | None, end: int | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        call: str,
+        begin: int,
+        request: Json,
+        reply: Json | None,
+        end: int | None = None,
+        chunks: tuple[Json, ...] = (),
+    ) -> None:
         last = self.number() if end is None else end
-        self.calls.append(RecordedCall(begin, last, f"{name}/1", call, float(begin), 0.0, request, reply))
+        self.calls.append(RecordedCall(begin, last, f"{name}/1", call, float(begin), 0.0, request, reply, chunks))
 
     def put(self, sender: str, to: str, body: object, at: float) -> None:
-        given = {"id": next(self.letters), "from_id": IDS[sender], "from_name": sender, "from_kind": "agent"}
+        given = {"id": next(self.ids), "from_id": IDS[sender], "from_name": sender, "from_kind": "agent"}
         self.boxes[to].append({**given, "message": body, "sent_at": at})
 
     def send(self, sender: str, to: str, body: object) -> None:
@@ -170,3 +179,17 @@ def test_a_message_that_can_not_be_read_is_refused(request_: Json, reply: Json, 
 def test_a_life_that_began_before_the_recording_says_what_to_do() -> None:
     with pytest.raises(ReplayFailed, match=r"chief/1 can't be forked at 1: it began before.*agentos restart"):
         Order().cut(1, replayable=False, partial=True, reason="it began before the recording")
+
+
+@pytest.mark.parametrize("called", ["FETCH", "NOOP", None])
+def test_a_stream_under_way_is_done_if_its_life_has_made_calls_since(called: str | None) -> None:
+    order = Order()
+    other, begin = order.number(), order.number()
+    if called is not None:
+        order.add("chief", called, order.number(), {}, {"success": True})
+    until = order.number()
+    order.add("chief", "THINK", begin, {"stream": True}, {"success": True}, chunks=({"delta": "a"},))
+    order.add("helper", "THINK", other, {"stream": True}, {"success": True}, chunks=({"delta": "a"},))
+
+    flying = {one.number: one.in_flight for one in order.cut(until).members}
+    assert flying == {1: set() if called == "FETCH" else {begin}, 2: {other}, 3: set()}

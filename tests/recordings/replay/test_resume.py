@@ -10,6 +10,9 @@ import pytest
 import trio
 from attrs import evolve
 
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.table import Table
 from agentos.recordings.format import Life, write_body
 from agentos.recordings.own import Marks
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
@@ -17,9 +20,13 @@ from agentos.recordings.replay.life import load_calls
 from agentos.recordings.replay.progress import ReplayFailed
 from agentos.recordings.replay.resume import find_last, find_leased, has_crashed, renumber
 from agentos.recordings.replay.switch import Switch
+from agentos_sdk.calls.state import Store
+from agentos_sdk.errors import Unavailable
+from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End
 from tests.recordings.replay.test_switch import STORES, ask, call, load, stored
 from tests.recordings.written import line, write_recording
+from tests.support.rights import Grants, Notebook
 
 RESUMED = Switch(live=True)
 OVERLAPPING = [STORES[0], evolve(STORES[1], end=6), STORES[2], stored(7, "d", None)]
@@ -48,6 +55,32 @@ async def test_the_call_under_way_at_the_crash_is_made_when_all_others_were() ->
         assert not done.is_set()
         assert await ask(life, "b") == STORES[1]
         await done.wait()
+
+
+@pytest.mark.parametrize("switch", [RESUMED, Switch(7, live=True)])
+async def test_a_stream_in_which_other_calls_were_made_is_told_as_far_as_it_came_and_breaks_off(switch: Switch) -> None:
+    life = load([evolve(stored(1, "open", None), end=9, chunks=({"delta": "a"},)), *STORES[1:3]], switch)
+    told, broken = trio.Event(), trio.Event()
+
+    async def take(chunk: bytes) -> None:
+        assert json.loads(chunk) == {"delta": "a"}
+        told.set()
+
+    async def read() -> None:
+        asked = Call(Caller(9, "agent", "coder", Table([]), Grants(), Notebook()), streams=True, send=take)
+        with pytest.raises(Unavailable, match="breaks off"):
+            await life.answer(Op.STORE, asked, Store(key="open", value=1, scope="global"), None)
+        broken.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await told.wait()
+        assert await ask(life, "b") == STORES[1]
+        assert not broken.is_set()
+        assert await ask(life, "c") == STORES[2]
+
+    assert await ask(life, "open") is None
+    assert life.live.is_set()
 
 
 async def test_a_call_that_was_not_made_before_ends_it_at_once() -> None:

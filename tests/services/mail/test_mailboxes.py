@@ -83,7 +83,7 @@ TestMailboxModel = MailboxModel.TestCase
 TestMailboxModel.settings = settings(max_examples=rounds(40), stateful_step_count=30)
 
 
-async def test_one_letter_wakes_one_reader_and_the_one_that_waited_longest() -> None:
+async def test_one_message_wakes_one_reader_and_the_one_that_waited_longest() -> None:
     mailbox, woken = box(), list[int]()
 
     async def read(number: int) -> None:
@@ -101,7 +101,7 @@ async def test_one_letter_wakes_one_reader_and_the_one_that_waited_longest() -> 
             assert woken == list(range(count + 1))
 
 
-async def test_as_many_readers_wake_as_letters_are_put_back() -> None:
+async def test_as_many_readers_wake_as_messages_are_put_back() -> None:
     mailbox, taken = box(), list[bytes]()
     for text in ("a", "b", "c"):
         mailbox.put(message(text))
@@ -198,7 +198,7 @@ def test_a_name_belongs_to_one_mailbox_until_that_is_closed() -> None:
     assert not mail.is_taken("two")
 
 
-def test_the_name_registered_last_is_the_one_letters_are_sent_under() -> None:
+def test_the_name_registered_last_is_the_one_messages_are_sent_under() -> None:
     mail = Mailboxes()
     mine = mail.open(1, "a")
     mail.register(1, "b")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agentos.recordings.reader import RecordedCall, read_recording
-from tests.llm.vendors.script import Says, Text
+from agentos_sdk.testing.replays import run_replay
+from tests.llm.vendors.script import Says, Text, Until
 from tests.llm.vendors.server import Vendor
 from tests.support.kernel import Kernel, running, until
 from tests.support.runs.enter import let_in
@@ -27,6 +28,19 @@ script = "{code}/coder.py"
 restart = "temporary"
 record = true
 permissions = {{ level = "sandboxed", allow = {{ state_write = ["turn"] }} }}
+
+[[agents]]
+name = "reader"
+script = "{code}/reader.py"
+restart = "temporary"
+start = "on_message"
+permissions = {{ level = "sandboxed", allow = {{ state_write = ["piece"] }} }}
+
+[[agents]]
+name = "other"
+command = ["true"]
+restart = "temporary"
+start = "on_message"
 """
 CODER = """
 import json
@@ -41,6 +55,15 @@ with AgentOSClient() as me:
         messages.append({"role": "assistant", "content": answer})
         said.append(answer)
 print(json.dumps(said), flush=True)
+"""
+READER = """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    with me.think_stream("read", model="slow") as said:
+        for piece in said:
+            me.store("piece", piece, scope="global")
+    print(me.think("now")["content"], flush=True)
 """
 
 
@@ -72,6 +95,7 @@ def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     code = tmp_path_factory.mktemp("code")
     let_in(code, tmp_path_factory.getbasetemp())
     (code / "coder.py").write_text(CODER)
+    (code / "reader.py").write_text(READER)
     with vendor() as met:
         met.models = {"wise": Says([Text("then")])}
         with running(TOML.format(url=met.base_url, code=code), {"OPENAI_API_KEY": met.key}) as kernel:
@@ -100,3 +124,26 @@ def test_an_edited_answer_changes_what_follows_and_nothing_before(recorded: Reco
 
     assert said == ["then", "edited", "now"], found
     assert asked == [["turn 0", "then", "turn 1", "edited", "turn 2"]]
+
+
+def test_a_stream_that_is_open_at_the_cut_of_a_tree_and_was_read_comes_whole(recorded: Recorded) -> None:
+    go_on = Until()
+    recorded.met.models["slow"] = Says([Text("first"), go_on, Text("last")])
+    with recorded.kernel.client() as client:
+        name = up(client.record_start(["reader", "other"]))["name"]
+        for agent in ("reader", "other"):
+            up(client.send_message("begin", to_name=agent))
+        until(lambda: client.fetch("piece").get("value") == "first", "it has stored what it read")
+        recorded.met.release(go_on)
+        path = recorded.path.with_name(f"{name}.recording")
+        until(lambda: sum(life.ended is not None for life in read_recording(path).manifest.lives) == 2, "both ended")
+        up(client.record_stop())
+        calls = [*read_recording(path).calls()]
+        [stream] = [call for call in calls if call.call == "THINK" and call.chunks]
+        inside = next(call.end + 1 for call in calls if call.call == "STORE" and call.end < stream.end)
+
+        found = run_replay(client, name, until=inside, then="live")
+
+        assert (found["state"], found["verdict"]) == ("COMPLETED", "identical"), found
+        [reader] = [one for one in found["lives"] if one["life"] == "reader/1"]
+        assert [line["text"] for line in client.logs(reader["agent"])["lines"] if line["stream"] == "stdout"] == ["now"]

@@ -148,12 +148,12 @@ from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
     for turn in range(8):
-        [letter] = me.recv_messages(timeout=1000, lease=600, max_messages=1)["messages"]
-        assert letter["message"] == turn
+        [message] = me.recv_messages(timeout=1000, lease=600, max_messages=1)["messages"]
+        assert message["message"] == turn
         me.think(messages=[{"role": "user", "content": f"worker turn {turn}"}])
         me.exec(f"printf {turn} >> done")
         die(f"acted-{turn}")
-        assert me.ack_messages([letter["id"]])["success"]
+        assert me.ack_messages([message["id"]])["success"]
 print("over", flush=True)
 """,
     "endpoint": """

@@ -43,7 +43,7 @@ restart = "temporary"
 start = "on_message"
 permissions = "unrestricted"
 """
-# Each letter has a number of its own. The chief sends two at once, so that some wait, and answers come back by id.
+# Each message has a number of its own. The chief sends two at once, so that some wait, and answers come back by id.
 CHIEF = f"""
 from agentos_sdk import AgentOSClient
 
@@ -126,7 +126,7 @@ def last_line(client: AgentOSClient, name: str) -> str:
 
 
 def list_taken(path: Path, life: str) -> Counter[str]:
-    """How often each letter was taken in a recording of one life."""
+    """How often each message was taken in a recording of one life."""
     calls = [call for call in read_recording(path).calls() if call.call == "RECV" and call.life == life]
     return Counter(
         str(one["message"]["n"])

@@ -2,8 +2,9 @@
 
 # The kernel numbers the begins and ends of all calls in one order. A cut is a number in it: a call that has ended
 # before it is answered from the recording, one that is under way there is made live. That is consistent but for an
-# effect that another life has seen already: a SEND whose message was taken, a SPAWN whose child has made a call. Such a
-# call counts as done. What was sent before the cut and not taken before it waits in the receiver's mailbox.
+# effect that was seen already: a SEND whose message was taken, a SPAWN whose child has made a call, a stream in which
+# its own life has made further calls. Such a call counts as done. What was sent before the cut and not taken before it
+# waits in the receiver's mailbox.
 # What must stay true: each message that was sent before is in one place only, in what a life was told or in its
 # mailbox. docs/decisions/0123.
 
@@ -15,10 +16,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from attrs import define, field, frozen
 
 from agentos.recordings.format import Json, Life, Manifest
+from agentos.recordings.matching import UNSEEN
 from agentos.recordings.reader import RecordedCall, Recording
-from agentos.recordings.replay.letters import list_messages
 from agentos.recordings.replay.life import MAX_WEIGHT, check_size
 from agentos.recordings.replay.progress import ReplayFailed
+from agentos.recordings.replay.waiting_messages import list_messages
 from agentos.threads import check_cancelled
 
 MAX_MEMBERS = 10  # programs of one fork
@@ -134,6 +136,8 @@ class _Finder:
             if is_spawn and call.life in self.agent_of:
                 self.spawned[str(call.request.get("name"))].append((call, self.agent_of[call.life]))
         present = self._choose(lives)
+        for life in present.values():
+            self.seen |= self._list_read(self.by_life[life.life])
         sent = self._list_sent()
         received = {agent: self._list_received(agent, life.life) for agent, life in present.items()}
         for agent, (taken, _) in received.items():
@@ -156,6 +160,12 @@ class _Finder:
 
     def _is_before(self, call: RecordedCall) -> bool:
         return call.end < self.until or call.begin in self.seen or call.begin in self.edited
+
+    def _list_read(self, calls: Sequence[RecordedCall]) -> set[int]:
+        """The streams under way of a life that has made further calls since their begin."""
+        done = (call.begin for call in calls if call.end < self.until and call.call not in UNSEEN)
+        last = max(done, default=0)
+        return {call.begin for call in calls if call.chunks and call.begin < last and call.end >= self.until}
 
     # -- Whose lives go on ---------------------------------------------------------------------------------------------
 

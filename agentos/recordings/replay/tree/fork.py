@@ -9,8 +9,8 @@ from attrs import define, field, frozen
 from agentos.agents.registry import Agent
 from agentos.kernel.caller import Caller
 from agentos.recordings.replay.agent import AgentReplay
-from agentos.recordings.replay.letters import Letters
 from agentos.recordings.replay.progress import Progress, ReplayFailed
+from agentos.recordings.replay.waiting_messages import WaitingMessages
 from agentos_sdk.errors import CallError
 
 from .cut import Member
@@ -26,7 +26,7 @@ class Branch:
 
     member: Member
     replay: AgentReplay
-    letters: Letters
+    waiting: WaitingMessages
 
 
 @define(eq=False)
@@ -41,7 +41,7 @@ class TreeFork:
     branches: Mapping[str, Branch]  # by the agents' recorded names, parents first
     names: TreeNames
     gate: trio.Event
-    deliver: Callable[[Caller, Letters, Callable[[Any], Any]], None]
+    deliver: Callable[[Caller, WaitingMessages, Callable[[Any], Any]], None]
     notes: list[str] = field(factory=list)
     is_fork = True
     _whole: Progress = field(factory=Progress)
@@ -102,7 +102,7 @@ class TreeFork:
         for agent, branch in present:
             try:
                 if not agent.over.is_set():
-                    self.deliver(agent.caller, branch.letters, self.names.find_sender)
+                    self.deliver(agent.caller, branch.waiting, self.names.find_sender)
             except CallError as error:  # its mailbox has no room for what the recording says
                 self._failed, branch.replay.progress.error = branch.member.life.life, str(error)
                 scope.cancel()

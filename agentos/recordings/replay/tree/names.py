@@ -47,13 +47,13 @@ class _Letter(msgspec.Struct):
     age_ms: int
 
 
-class _Letters(msgspec.Struct):
+class _Received(msgspec.Struct):
     success: bool
     count: int
     messages: list[_Letter]
 
 
-learn(_Letters)
+learn(_Received)
 
 
 @define(eq=False)
@@ -154,7 +154,7 @@ class TreeNames:
         assert handler is not None, "it needs no right"
 
         async def recv(call: Call, request: Any) -> bytes:
-            found = msgspec.json.decode(await handler(call, request), type=_Letters)
+            found = msgspec.json.decode(await handler(call, request), type=_Received)
             for one in found.messages:
                 one.from_id, one.from_name = self.tell(one.from_id, one.from_name)
                 one.from_ = one.from_id

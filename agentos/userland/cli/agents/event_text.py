@@ -1,12 +1,12 @@
 """Events as lines for people."""
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from agentos.userland.cli.common import cut_middle, printable
 from agentos.userland.cli.output_text import colour_of
+from agentos.userland.cli.times import format_stamp
 from agentos_sdk.encoding.quantities import duration
 
 from .resources import format_share
@@ -23,8 +23,7 @@ def format_event(event: Event, width: int | None, coloured: bool, caller: str | 
 
     ``caller`` is the name of the caller that the event has only the id of, None if it isn't known.
     """
-    at = time.localtime(event["at"])
-    stamp = time.strftime("%H:%M:%S" if at[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M:%S", at)
+    stamp = format_stamp(event["at"])
     kind, subject = printable(event["type"]), printable(name_subject(event, caller))
     text = printable(describe_event(event, caller))
     if width is not None:
@@ -120,9 +119,7 @@ def _warned(data: Data) -> str:
 
 
 def _clock(at: float) -> str:
-    """``18:00:00``; of another day ``01-31 18:00``."""
-    then = time.localtime(at)
-    return time.strftime("%H:%M:%S" if then[:3] == time.localtime()[:3] else "%m-%d %H:%M", then)
+    return format_stamp(at, "%m-%d %H:%M")
 
 
 DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {

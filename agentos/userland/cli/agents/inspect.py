@@ -15,8 +15,7 @@ from agentos.userland.cli.common import (
     kernel,
     kernel_options,
     plural,
-    print_json,
-    printable,
+    print_lines,
     text_width,
 )
 from agentos.userland.cli.times import format_time
@@ -39,15 +38,11 @@ def inspect(name: str, isolation: bool, verbose: bool, socket_path: str | None, 
     with kernel(socket_path) as client:
         found = check_reply(client.inspect(**agent_fields(name)))
         permissions = {} if as_json else client.get_permissions(found["id"]).get("permissions", {})
-    if as_json:
-        print_json(found)
-        return
     width = text_width()
     lines = [*fact_lines(found, permissions, width)]
     if isolation or verbose:
         lines += isolation_lines(found, width, verbose)
-    for line in lines:
-        click.echo(printable(line))
+    print_lines(lines, found, as_json)
 
 
 def fact_lines(found: Mapping[str, Any], permissions: Mapping[str, Any], width: int) -> Iterator[str]:

@@ -21,7 +21,7 @@ from agentos.userland.cli.common import (
 )
 from agentos.userland.cli.kernel.run import state_dir_option
 from agentos.userland.cli.output_text import colour_of, printable_output, shows_colours
-from agentos.userland.cli.times import FORMS, read_time
+from agentos.userland.cli.times import FORMS, format_stamp, read_time
 from agentos_sdk.project import is_lock_held
 
 DEFAULT_TAIL = 100
@@ -161,8 +161,7 @@ def print_page(page: Mapping[str, Any], as_json: bool, raw: bool, named: bool) -
 
 def format_line(line: Mapping[str, Any], raw: bool, named: bool) -> str:
     """``12:00:01 stdout | text``; with the day in front if it isn't today, and with the name if there are several."""
-    at = time.localtime(line["at"])
-    stamp = time.strftime("%H:%M:%S" if at[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M:%S", at)
+    stamp = format_stamp(line["at"])
     coloured = shows_colours()
     text = line["text"] if raw else printable_output(line["text"], coloured and line["stream"] != "kernel")
     tag = f"{line['stream']:6}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import kernel, kernel_options, print_json, print_table
+from agentos.userland.cli.common import kernel, kernel_options, print_table
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import duration
 
@@ -24,11 +24,8 @@ def timers(socket_path: str | None, as_json: bool) -> None:
     with kernel(socket_path) as client:
         found = [agent for agent in client.list_agents(all=True) if is_scheduled(agent)]
     found.sort(key=lambda agent: (agent["next_at"] or math.inf, agent["name"]))
-    if as_json:
-        print_json(found)
-        return
     now = time.time()
-    print_table([make_row(agent, now) for agent in found], HEADER, ("NAME", "LAST END"), NO_TIMER)
+    print_table([make_row(agent, now) for agent in found], HEADER, ("NAME", "LAST END"), NO_TIMER, found, as_json)
 
 
 def is_scheduled(agent: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import stat
-import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +10,7 @@ import click
 from agentos.userland.cli import completed
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, plural, print_result, printable
+from agentos.userland.whole_files import replacing
 
 if TYPE_CHECKING:
     from agentos_sdk.calls.operator.archives import Part
@@ -28,26 +29,24 @@ def export(name: str, file: str, include: "tuple[Part, ...]", socket_path: str |
     An agent that runs is held still for it, and goes on. The file has no permissions, budgets and environment, but all
     that the agent has stored and written: keep it as private as that.
     """
-    if os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
-        raise Failed(f"{file}: expected a new file, or a regular one, which is replaced")
-    place, base = os.path.split(os.path.abspath(file))
+    check_target(file)
     with kernel(socket_path) as client:
         try:
-            fd, partial = tempfile.mkstemp(prefix=f".{base}.", dir=place)
-            try:
-                with open(fd, "wb") as out, client.export_agent(name, include or None) as pieces:
-                    for piece in pieces:
-                        out.write(piece)
-                os.replace(partial, file)
-            except BaseException:
-                os.unlink(partial)
-                raise
+            with replacing(Path(file).absolute()) as out, client.export_agent(name, include or None) as pieces:
+                for piece in pieces:
+                    out.write(piece)
         except OSError as error:  # of another file beside it, which isn't there any more
             raise Failed(f"{file}: {error.strerror or error}") from None
     reply = check_reply(pieces.exported or {})
     without = printable(", ".join(reply["left_out"]))  # in one line, whatever names of variables a child was given
     text = f"{name} is in {file}: {format_bytes(reply['size'])}, without {without}"
     print_result(text, reply, as_json)
+
+
+def check_target(file: str | Path) -> None:
+    """Fail if a file that is to be written is there, and is no regular one."""
+    if os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
+        raise Failed(f"{file}: expected a new file, or a regular one, which is replaced")
 
 
 @click.command("import")

@@ -58,14 +58,14 @@ def fork(
         ask_again(moment, models, times, socket_path, as_json)
         return
     if count is None and not names and is_recorded(moment, given or bool(models) or times > 1):
-        from agentos.userland.cli.recordings.fork import choose_answer, fork_life
+        from agentos.userland.cli.recordings.fork import choose_answer, fork_life, open_moment
 
-        answer = choose_answer(edit, say, call)
+        wanted = open_moment(moment, choose_answer(edit, say, call), models, times)
         if tree:
             from agentos.userland.cli.recordings.fork_tree import fork_tree
 
-            sys.exit(fork_tree(moment, answer, models, times, check, yes, socket_path, as_json))
-        sys.exit(fork_life(moment, answer, models, times, check, yes, socket_path, as_json))
+            sys.exit(fork_tree(wanted, check, yes, socket_path, as_json))
+        sys.exit(fork_life(wanted, check, yes, socket_path, as_json))
     if given or models or times > 1:
         raise click.UsageError("--count and --name are of snapshots: REC@N has --times and --model")
     name, at, label = moment.partition("@")

@@ -13,10 +13,9 @@ from agentos.userland.cli.common import (
     json_option,
     kernel,
     kernel_options,
-    print_json,
+    print_lines,
     print_result,
     print_table,
-    printable,
 )
 from agentos.userland.cli.files.image_build import build, describe_made, making, pull
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
@@ -64,14 +63,11 @@ def ls(socket_path: str | None, as_json: bool) -> None:
     """List the images."""
     with kernel(socket_path) as client:
         reply = check_reply(client.images())
-    if as_json:
-        print_json(reply)
-        return
     rows = [
         [i["name"], i["digest"][:19], str(i["image_layers"]), format_bytes(i["bytes"]), format_time(i["made"])]
         for i in reply["images"]
     ]
-    print_table(rows, HEADER, ("IMAGE", "DIGEST"), "no images")
+    print_table(rows, HEADER, ("IMAGE", "DIGEST"), "no images", reply, as_json)
 
 
 @image.command()
@@ -84,11 +80,7 @@ def inspect(name: str, socket_path: str | None, as_json: bool) -> None:
     found = next((one for one in reply["images"] if one["name"] == name), None)
     if found is None:
         raise Failed(f"there is no image {name!r}: `agentos image ls` lists them")
-    if as_json:
-        print_json(found)
-        return
-    for line in describe(found):
-        click.echo(printable(line))
+    print_lines(describe(found), found, as_json)
 
 
 def describe(one: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agentos.userland.cli.common import Failed, format_table, json_option, print_json, printable, text_width
+from agentos.userland.cli.common import Failed, format_table, json_option, print_lines, text_width
 from agentos_sdk import AgentOSError, ConnectionFailed
 from agentos_sdk.project import find_project
 
@@ -37,12 +37,8 @@ def doctor(as_json: bool, attack: bool) -> None:
     if attack:
         sys.exit(0 if run_attacks(as_json) else 1)
     report = examine_host(find_state_dir())
-    if as_json:
-        print_json(as_values(report, find_package_facts()))
-    else:
-        width = text_width()
-        for line in report_lines(report, width, find_package_facts()):
-            click.echo(printable(line))
+    facts = find_package_facts()
+    print_lines(report_lines(report, text_width(), facts), as_values(report, facts), as_json)
     sys.exit(0 if report.level != "none" else 1)
 
 
@@ -70,18 +66,13 @@ def run_attacks(as_json: bool) -> bool:
     except (kernel.KernelFailed, AgentOSError) as error:
         raise Failed(f"no kernel could be attacked: {error}") from None
     seconds = time.monotonic() - began
-    if as_json:
-        print_json(
-            {
-                "totals": verdicts.count_outcomes(found),
-                "seconds": round(seconds, 1),
-                "checks": verdicts.to_json(found),
-            }
-        )
-    else:
-        for line in verdicts.format_table(found).splitlines():
-            click.echo(printable(line))
-        click.echo(f"took {seconds:.1f} s")
+    lines = [*verdicts.format_table(found).splitlines(), f"took {seconds:.1f} s"]
+    value = {
+        "totals": verdicts.count_outcomes(found),
+        "seconds": round(seconds, 1),
+        "checks": verdicts.to_json(found),
+    }
+    print_lines(lines, value, as_json)
     return not any(one.outcome in ("escaped", "unclear") for one in found)
 
 

@@ -6,7 +6,6 @@ import os
 import pwd
 import re
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import click
 from agentos.userland.cli.common import Failed, check_default
 from agentos.userland.cli.main import CONFIG
 from agentos.userland.directories import config_home
+from agentos.userland.whole_files import replacing
 
 from .run import load_configuration
 
@@ -158,10 +158,9 @@ def save_unit(path: Path, text: str, replace: bool) -> None:
             shown = "\n".join(lines)
             raise Failed(f"{path} exists and differs; --replace replaces it, --name makes another one:\n{shown}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(text)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        with replacing(path) as file:
+            file.write(text.encode())
+            os.fchmod(file.fileno(), 0o644)
     except OSError as error:
         raise Failed(f"{error.filename or path}: {error.strerror}") from None
 

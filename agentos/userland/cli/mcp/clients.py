@@ -26,15 +26,13 @@ def clients(state_dir: Path | None, as_json: bool) -> None:
 
     with entry_errors(place := find_place(state_dir)):
         found = list_entries(place)
-    if as_json:
-        print_json([client_object(entry, used) for entry, used in found])
-        return
+    listed = [client_object(entry, used) for entry, used in found]
     rows = [
         [one.name, one.transport, one.rights, elicitation_of(one), format_time(used) if used else "never"]
         for one, used in found
     ]
     empty = "no MCP client: make one with `agentos mcp install claude-desktop`, or `agentos mcp token NAME`"
-    print_table(rows, HEADER, ("NAME", "LEVEL"), empty)
+    print_table(rows, HEADER, ("NAME", "LEVEL"), empty, listed, as_json)
 
 
 @click.command()

@@ -34,7 +34,6 @@ from agentos_sdk.project import list_kernels
 
 from .table import add_table, list_servers, remove_table, replace_text
 
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 HEADER: Final = ["NAME", "SERVER", "SHARE", "NETWORK", "TOOLS", "WITHHELD"]
 PYTHON: Final = re.compile(r"python[0-9.]*")
 ASK_SECONDS: Final = 30.0  # that the kernel has to queue the question about listed tools
@@ -127,9 +126,10 @@ def check_usage(
     domains: Sequence[str],
     secrets: Sequence[str],
 ) -> None:
-    if not NAME.fullmatch(name):
-        rule = "1 to 32 lower-case letters, digits, '_' or '-', begun by a letter or digit"
-        raise click.BadParameter(f"expected {rule}, got {name!r}", param_hint="NAME")
+    from agentos.mcp.settings import SERVER_NAME, SERVER_NAME_RULE
+
+    if not SERVER_NAME.fullmatch(name):
+        raise click.BadParameter(f"expected {SERVER_NAME_RULE}, got {name!r}", param_hint="NAME")
     if bool(command) == (url is not None):
         raise click.UsageError("expected either --url, or -- and the command that is the server")
     if url is not None and network is not None:

@@ -89,12 +89,12 @@ def format_value(value: object) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        pairs = (f"{_format_key(str(key))} = {format_value(each)}" for key, each in value.items())
+        pairs = (f"{format_key(str(key))} = {format_value(each)}" for key, each in value.items())
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, Sequence):
         return f"[{', '.join(map(format_value, value))}]"
     raise TypeError(f"no TOML for {printable(repr(value))}")
 
 
-def _format_key(key: str) -> str:
+def format_key(key: str) -> str:
     return key if _BARE_KEY.fullmatch(key) else format_value(key)

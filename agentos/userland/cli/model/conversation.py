@@ -15,6 +15,7 @@ from attrs import define, field
 
 from agentos.userland.cli.common import Failed, printable
 from agentos.userland.directories import state_home
+from agentos.userland.whole_files import replacing
 from agentos_sdk.clients.question import encode_image
 
 MAX_BYTES = 8 << 20  # of a conversation as JSON; its oldest turns are left out
@@ -62,18 +63,14 @@ def save_conversation(conversation: Conversation) -> None:
     """Keep it as the last one of this terminal session. Where that fails, the user is told: the answer is there."""
     data = json.dumps({name: getattr(conversation, name) for name in ("system", "model", "messages")})
     place = directory()
-    part = place / f".{os.getpid()}"
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chmod(place, 0o700)
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-            file.write(data)
-        os.replace(part, place / _session())
+        with replacing(place / _session()) as file:
+            file.write(data.encode())
         for path in sorted(_files(), key=lambda path: path.stat().st_mtime)[:-MAX_FILES]:
             path.unlink(missing_ok=True)
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
         click.secho(printable(f"(not kept for -c: {place}: {error.strerror})"), fg="bright_black", err=True)
 
 

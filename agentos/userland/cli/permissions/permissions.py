@@ -158,10 +158,7 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     """
     with kernel(socket_path) as client:
         found = check_reply(client.get_permissions(check_reply(client.inspect(**agent_fields(agent)))["id"]))
-    if as_json:
-        print_json(found)
-        return
-    print_lines(held_lines(found))
+    print_lines(held_lines(found), found, as_json)
 
 
 def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,6 +1,5 @@
 """``agentos permissions suggest``: rules for what was approved and done, as TOML, from the audit log's files."""
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -11,14 +10,14 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.audit.audit import explain_no_match, log_directory, make_query
-from agentos.userland.cli.common import json_option, plural, print_json, printable
+from agentos.userland.cli.common import json_option, plural, print_lines
 from agentos.userland.cli.kernel.run import state_dir_option
+from agentos.userland.cli.mcp.table import format_key, format_value
 from agentos.userland.cli.times import FORMS
 
 if TYPE_CHECKING:
     from agentos.permissions.approvals.suggestion import Suggestion, Use
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _OWN_SET = re.compile(r"ask .* \(permissions\.(.+)\)")
 _OF_LEVEL = re.compile(r".* \(level \w+\)")  # a level's question comes after all grants
 
@@ -46,14 +45,9 @@ def suggest(agent: str, since: str | None, state_dir: Path | None, as_json: bool
     suggestion = suggest_rules(uses, Names(os.path.expanduser("~"), workspace="/workspace", code="/agent"))
     left = {use for use, _ in suggestion.left}
     in_the_way = sorted({use.rule for use in uses if use not in left and not _OF_LEVEL.fullmatch(use.rule)})
-    if as_json:
-        rest = [
-            {"call": use.call, "about": use.about, "calls": use.times, "reason": why} for use, why in suggestion.left
-        ]
-        print_json({**suggestion.as_set(), "in_the_way": in_the_way, "left": rest})
-        return
-    for line in toml_lines(find_set_name(uses, agent), suggestion, in_the_way):
-        click.echo(printable(line))
+    rest = [{"call": use.call, "about": use.about, "calls": use.times, "reason": why} for use, why in suggestion.left]
+    value = {**suggestion.as_set(), "in_the_way": in_the_way, "left": rest}
+    print_lines(toml_lines(find_set_name(uses, agent), suggestion, in_the_way), value, as_json)
 
 
 def find_set_name(uses: "Sequence[Use]", agent: str) -> str:
@@ -68,12 +62,10 @@ def toml_lines(name: str, suggestion: "Suggestion", in_the_way: list[str]) -> It
         yield "# nothing was done with a person's approval"
         return
     if suggestion.grants:
-        yield f"[permissions.{name if _BARE_KEY.fullmatch(name) else json.dumps(name)}.allow]"
+        yield f"[permissions.{format_key(name)}.allow]"
     for kind, patterns in suggestion.grants.items():
         yield f"{kind} = ["
-        yield from (
-            f"  {json.dumps(text, ensure_ascii=False)},  # {plural(times, 'call')}" for text, times in patterns.items()
-        )
+        yield from (f"  {format_value(text)},  # {plural(times, 'call')}" for text, times in patterns.items())
         yield "]"
     if suggestion.grants and in_the_way:
         yield "# These rules still ask, before any grant: remove or narrow them:"

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 from attrs import asdict, frozen
 
 from agentos.recordings.comparison import Pair, Use, pair_calls, sum_use
 from agentos.recordings.format import LIFE, Life
 from agentos.recordings.masks import join_masks
 from agentos.recordings.reader import RecordedCall
-from agentos.userland.cli.common import Failed, plural, print_json, printable
+from agentos.userland.cli.common import Failed, plural, print_lines
 from agentos.userland.recordings.calls import describe_object
 
 from .recordings import open_recording, readable
@@ -41,14 +40,10 @@ def show_diff(first: str, second: str, state_dir: Path | None, as_json: bool) ->
     with readable():
         pairs = pair_calls(sides[0].calls, sides[1].calls, join_masks(*(side.masks for side in sides)))
     differing = [pair for pair in pairs if pair.differs]
-    if as_json:
-        described = [describe_pair(pair) for pair in differing]
-        a, b = (describe_side(side) for side in sides)
-        counted = {"same": len(pairs) - len(differing), "masks": count_masks(pairs)}
-        print_json({"a": a, "b": b, **counted, "differing": described})
-    else:
-        for line in list_lines(sides, pairs, differing):
-            click.echo(printable(line))
+    a, b = (describe_side(side) for side in sides)
+    counted = {"same": len(pairs) - len(differing), "masks": count_masks(pairs)}
+    value = {"a": a, "b": b, **counted, "differing": [describe_pair(pair) for pair in differing]}
+    print_lines(list_lines(sides, pairs, differing), value, as_json)
     return 1 if differing else 0
 
 

@@ -1,8 +1,5 @@
 """``agentos recordings export``: a recording as one file for others, without what is listed or left out."""
 
-import os
-import stat
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +11,8 @@ from agentos.recordings.exports.redaction import BadList, Redaction, read_list
 from agentos.recordings.reader import Recording
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import Failed, plural, print_json, printable
+from agentos.userland.cli.files.archives import check_target
+from agentos.userland.whole_files import replacing
 
 from .recordings import readable
 
@@ -24,21 +23,13 @@ def export_recording(
     recording: Recording, file: Path, redact: Path | None, without: Sequence[str], as_json: bool
 ) -> None:
     """Write it whole, or leave the file as it was; raises :class:`Failed`."""
-    if os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
-        raise Failed(f"{file}: expected a new file, or a regular one, which is replaced")
+    check_target(file)
     redaction = _read_list(redact) if redact is not None else None
-    place = file.absolute().parent
+    path = file.absolute()
     try:
-        with readable():
-            fd, partial = tempfile.mkstemp(prefix=f".{file.name}.", dir=place)  # mode 0600
-            try:
-                with open(fd, "wb") as out:
-                    manifest = write_export(recording, out, place, without, redaction)
-                size = os.stat(partial).st_size
-                os.replace(partial, file)
-            except BaseException:
-                os.unlink(partial)
-                raise
+        with readable(), replacing(path) as out:
+            manifest = write_export(recording, out, path.parent, without, redaction)
+            size = out.tell()
     except BadList as error:
         raise Failed(f"{redact}: {error}") from None
     except (CantExport, NotKept) as error:

@@ -20,6 +20,7 @@ from agentos.userland.cli.common import (
     parse_object,
     plural,
     print_json,
+    print_lines,
     print_table,
     printable,
 )
@@ -66,41 +67,61 @@ def choose_answer(edit: str | None, say: str | None, call: Sequence[str]) -> Ans
         raise Failed(f"--edit {edit}: {getattr(error, 'strerror', None) or 'expected text in UTF-8'}") from None
 
 
-def fork_life(
-    moment: str,
-    answer: Answer | None,
-    models: Sequence[str],
-    times: int,
-    check: str | None,
-    yes: bool,
-    path: str | None,
-    as_json: bool,
-) -> int:
-    """Have the life of the question ``REC@N`` go on live there, for each model so many times; the exit status.
+@frozen
+class Moment:
+    """The question ``text``, as ``REC@N``, at which a recording goes on live: for each of ``models`` one fork.
 
-    ``check`` is a command line that judges each.
+    A model that is None is the one that the program asks for. ``fields`` are those of REPLAY_START that say where, and
+    with which answer.
     """
-    name, _, number = moment.rpartition("@")
-    recorded = find_question(name, int(number))
-    whole = open_recording(name, None)
-    fields = {**describe_moment(whole, recorded, answer), "agent": recorded.life}
+
+    text: str
+    recording: Recording
+    recorded: RecordedCall
+    answer: Answer | None
+    models: Sequence[str | None]
+    fields: Json
+
+    def begin(self, client: AgentOSClient, **fields: Any) -> str:
+        """Begin a fork; its name."""
+        begun = client.replay_start(**{**self.fields, **fields})
+        if not begun["success"]:
+            error = begun["error"]
+            if self.answer is not None:  # what is wrong with it, by where it is from
+                field = f"edits.{self.recorded.begin}"
+                error = error.replace(f"{field}.", f"{self.answer.source}: ").replace(field, self.answer.source)
+            raise Failed(error, begun)
+        return str(begun["name"])
+
+
+def open_moment(text: str, answer: Answer | None, models: Sequence[str], times: int) -> Moment:
+    """Find the question ``REC@N``, which is to be forked for each model so many times."""
+    name, _, number = text.rpartition("@")
+    recorded, recording = find_question(name, int(number)), open_recording(name, None)
+    fields: Json = {"path": str(recording.path.absolute()), "then": "live", "until": recorded.begin}
+    if answer is not None:
+        fields |= {"until": recorded.begin + 1, "edits": {str(recorded.begin): answer.reply}}
+    wanted = [model or None for model in models or [""] for _ in range(times)]
+    return Moment(text, recording, recorded, answer, wanted, fields)
+
+
+def fork_life(moment: Moment, check: str | None, yes: bool, path: str | None, as_json: bool) -> int:
+    """Have the life of the question go on live there; the exit status. ``check`` is a command line that judges each."""
+    recorded, whole = moment.recorded, moment.recording
     with readable():
         calls = [*whole.calls(recorded.life)]
-    answered = {call.begin for call in calls if call.begin < fields["until"]}
+    answered = {call.begin for call in calls if call.begin < moment.fields["until"]}
     former = Former(calls, answered, whole.manifest.masks, recorded.begin)
-    wanted = list_wanted(models, times)
     with kernel(path) as client:
         agent = check_reply(client.inspect(name=recorded.life.rpartition("/")[0]))
         rights = check_reply(client.get_permissions(agent["id"]))
         if not as_json:
-            show_rights(recorded, moment, rights)
+            show_rights(recorded, moment.text, rights)
         if not yes:
-            confirm(len(wanted))
-        if check is not None:
-            fields["hold"] = True
-        forks = Forks(client.socket_path, recorded, former, fields, answer, check)
+            confirm(len(moment.models))
+        forks = Forks(client.socket_path, moment, former, check)
         try:
-            found = forks.run(wanted)
+            found = forks.run()
         except KeyboardInterrupt:
             return STOPPED
     if as_json:
@@ -108,21 +129,8 @@ def fork_life(
         print_json({"recorded": recorded.reply, "permissions": rights["permissions"], "forks": forked})
     else:
         life = next(life for life in whole.manifest.lives if life.life == recorded.life)
-        show_table(name, forks.describe_recorded(life.exit or "no end is recorded"), found)
+        show_table(moment.text.rpartition("@")[0], forks.describe_recorded(life.exit or "no end is recorded"), found)
     return 0 if any(fork.is_good for fork in found) else 1
-
-
-def describe_moment(recording: Recording, recorded: RecordedCall, answer: Answer | None) -> Json:
-    """The fields of REPLAY_START that say where a recording goes on live, and with which answer."""
-    fields: Json = {"path": str(recording.path.absolute()), "then": "live", "until": recorded.begin}
-    if answer is not None:
-        fields |= {"until": recorded.begin + 1, "edits": {str(recorded.begin): answer.reply}}
-    return fields
-
-
-def list_wanted(models: Sequence[str], times: int) -> Sequence[str | None]:
-    """The model of each fork; None: the one that its program asks for."""
-    return [model or None for model in models or [""] for _ in range(times)]
 
 
 def show_rights(recorded: RecordedCall, moment: str, rights: Mapping[str, Any]) -> None:
@@ -145,30 +153,21 @@ def confirm(count: int) -> None:
 class Forks:
     """Forks of one recorded life at a question, at most ten at once."""
 
-    def __init__(
-        self,
-        socket: str,
-        recorded: RecordedCall,
-        former: Former,
-        fields: Json,
-        answer: Answer | None,
-        check: str | None,
-    ) -> None:
-        self._socket, self._recorded, self._former = socket, recorded, former
-        self._fields, self._answer, self._check = fields, answer, check
+    def __init__(self, socket: str, moment: Moment, former: Former, check: str | None) -> None:
+        self._socket, self._moment, self._former, self._check = socket, moment, former, check
+        self._model = str(moment.recorded.request.get("model", ""))
 
-    def run(self, models: Sequence[str | None]) -> Sequence[Fork]:
-        """Run one for each model, None is the one that the program asks for. An interrupt ends all of them."""
+    def run(self) -> Sequence[Fork]:
+        """Run one for each model. An interrupt ends all of them."""
+        hold = True if self._check is not None else None
         free, running, names = threading.Semaphore(AT_ONCE), list[Future[Fork]](), list[str]()
         with ThreadPoolExecutor(AT_ONCE) as pool, AgentOSClient(self._socket) as client:
             try:
-                for model in models:
+                for model in self._moment.models:
                     free.acquire()
-                    begun = client.replay_start(**{**self._fields, "model": model})
-                    if not begun["success"]:
-                        raise Failed(explain(begun["error"], self._answer, self._recorded.begin), begun)
-                    names.append(begun["name"])
-                    running.append(pool.submit(self._follow, begun["name"], model))
+                    life = self._moment.recorded.life
+                    names.append(self._moment.begin(client, agent=life, model=model, hold=hold))
+                    running.append(pool.submit(self._follow, names[-1], model or self._model))
                     running[-1].add_done_callback(lambda done: free.release())
                 return [one.result() for one in running]
             except BaseException:
@@ -180,9 +179,8 @@ class Forks:
                 for name in names:  # the next forks may have the names
                     client.replay_stop(name)
 
-    def _follow(self, name: str, model: str | None) -> Fork:
+    def _follow(self, name: str, shown: str) -> Fork:
         """Wait for the end of one, and check it."""
-        shown = model or str(self._recorded.request.get("model", ""))
         with AgentOSClient(self._socket) as client:
             try:
                 ended = wait_replay(client, name)
@@ -193,16 +191,7 @@ class Forks:
 
     def describe_recorded(self, end: str) -> list[str]:
         """The row of the recorded life: what it used from the question on, and how it ended."""
-        model = str(self._recorded.request.get("model", ""))
-        return [f"{self._recorded.life} (recorded)", model, "-", *self._former.format_use(), "-", end]
-
-
-def explain(error: str, answer: Answer | None, number: int) -> str:
-    """What is wrong with the answer to the question with this number, by where it is from."""
-    if answer is None:
-        return error
-    field = f"edits.{number}"
-    return error.replace(f"{field}.", f"{answer.source}: ").replace(field, answer.source)
+        return [f"{self._moment.recorded.life} (recorded)", self._model, "-", *self._former.format_use(), "-", end]
 
 
 def show_table(name: str, recorded: list[str], found: Sequence[Fork]) -> None:
@@ -211,14 +200,17 @@ def show_table(name: str, recorded: list[str], found: Sequence[Fork]) -> None:
     for one in found:
         rows.append([one.name, one.model, one.verdict, *one.format_use(), one.format_difference(), one.end or "-"])
     print_table(rows, HEADER, ("FORK", "MODEL", "DIFFERS", "END"))
-    for one in found:
-        for line in one.why.split("\n") if one.why else ():
-            click.echo(printable(f"{one.name}: {line}"))
-    for note in dict.fromkeys(note for one in found for note in one.notes if not note.startswith("live: ")):
-        click.echo(printable(f"note: {note}"))
+    show_notes([("", one) for one in found])
     made = [one for one in found if one.recording is not None]
-    for line in list_next(name, min(made, key=lambda one: not one.is_good)) if made else ():
-        click.echo(printable(line))
+    if made:
+        print_lines(list_next(name, min(made, key=lambda one: not one.is_good)))
+
+
+def show_notes(found: Sequence[tuple[str, Fork]]) -> None:
+    """Print why forks have come to nothing, and their notes, each behind the text that is beside its fork."""
+    lines = [f"{one.name}: {line}" for _, one in found if one.why for line in one.why.split("\n")]
+    notes = [f"note: {before}{note}" for before, one in found for note in one.notes if not note.startswith("live: ")]
+    print_lines([*lines, *dict.fromkeys(notes)])
 
 
 def list_next(name: str, fork: Fork) -> Iterator[str]:

@@ -9,56 +9,41 @@ from attrs import asdict
 
 from agentos.recordings.format import SUFFIX
 from agentos.recordings.reader import RecordedCall, Recording
-from agentos.userland.cli.common import Failed, kernel, print_json, print_table, printable
+from agentos.userland.cli.common import kernel, print_json, print_table, printable
 from agentos.userland.cli.permissions.permissions import held_lines
 from agentos_sdk import AgentOSClient
 from agentos_sdk.testing.replays import wait_replay
 
-from .ask import find_question
-from .fork import STOPPED, Answer, confirm, describe_moment, explain, list_wanted
+from .fork import STOPPED, Moment, confirm, show_notes
 from .forked import Fork, Former, check_fork, describe_fork
-from .recordings import open_recording, readable
+from .recordings import readable
 
 HEADER = ["FORK", "IN PLACE OF", "VERDICT", "COST", "TOKENS", "DIFFERS", "END", "RECORDING"]
 
 Forked = Mapping[str, Fork]  # the members of one fork, by their recorded lives
 
 
-def fork_tree(
-    moment: str,
-    answer: Answer | None,
-    models: Sequence[str],
-    times: int,
-    check: str | None,
-    yes: bool,
-    path: str | None,
-    as_json: bool,
-) -> int:
-    """Have all lives go on live at the question ``REC@N``, one fork after the other; the exit status.
+def fork_tree(moment: Moment, check: str | None, yes: bool, path: str | None, as_json: bool) -> int:
+    """Have all lives go on live at the question, one fork after the other; the exit status.
 
     ``check`` is a command line that judges each, in the files of the agent that had asked the question.
     """
-    name, _, number = moment.rpartition("@")
-    recorded = find_question(name, int(number))
-    whole = open_recording(name, None)
-    fields, wanted = describe_moment(whole, recorded, answer), list_wanted(models, times)
-    formers = read_formers(whole, recorded, fields)
+    recorded, whole = moment.recorded, moment.recording
+    formers = read_formers(whole, recorded, moment.fields)
     found, told = list[Forked](), list[Mapping[str, Any]]()
     with kernel(path) as client:
         if not as_json:
-            show_rights(client, whole, moment)
+            show_rights(client, whole, moment.text)
         if not yes:
-            confirm(len(wanted))
-        for model in wanted:
-            begun = client.replay_start(**fields, model=model, hold=True if check is not None else None)
-            if not begun["success"]:
-                raise Failed(explain(begun["error"], answer, recorded.begin), begun)
+            confirm(len(moment.models))
+        for model in moment.models:
+            name = moment.begin(client, model=model, hold=True if check is not None else None)
             try:
-                told.append(wait_replay(client, begun["name"]))
+                told.append(wait_replay(client, name))
                 found.append(judge(client, told[-1], model, formers, recorded.life, check))
             except KeyboardInterrupt:
                 return STOPPED
-            client.replay_stop(begun["name"])
+            client.replay_stop(name)
     if as_json:
         forks = [
             {**one, "members": {life: asdict(fork) for life, fork in members.items()}}
@@ -124,15 +109,9 @@ def show_rights(client: AgentOSClient, recording: Recording, moment: str) -> Non
 def show_table(found: Sequence[Forked], formers: Mapping[str, Former]) -> None:
     """Print the members of each fork below the recorded lives, then what is to be known about them."""
     rows = [["(recorded)", life, "-", *former.format_use(), "-", "-", "-"] for life, former in formers.items()]
-    rows += [describe(life, one) for members in found for life, one in members.items()]
-    print_table(rows, HEADER, ("FORK", "DIFFERS", "END"))
     lives = [(life, one) for members in found for life, one in members.items()]
-    for _, one in lives:
-        for line in one.why.split("\n") if one.why else ():
-            click.echo(printable(f"{one.name}: {line}"))
-    told = [f"{life}: {note}" for life, one in lives for note in one.notes if not note.startswith("live: ")]
-    for note in dict.fromkeys(told):
-        click.echo(printable(f"note: {note}"))
+    print_table([*rows, *(describe(life, one) for life, one in lives)], HEADER, ("FORK", "DIFFERS", "END"))
+    show_notes([(f"{life}: ", one) for life, one in lives])
 
 
 def describe(life: str, one: Fork) -> list[str]:

@@ -40,10 +40,9 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
     """List the recordings, the oldest first."""
     with readable():
         found = scan(place(state_dir)) if place(state_dir).exists() else []
-    if as_json:
-        listed = [(each.size, each.manifest) for each in found]
-        print_json([{"name": one.name, "bytes": size, "lives": [*map(asdict, one.lives)]} for size, one in listed])
-        return
+    listed = [
+        {"name": one.manifest.name, "bytes": one.size, "lives": [*map(asdict, one.manifest.lives)]} for one in found
+    ]
     rows = [
         [
             each.manifest.name,
@@ -54,7 +53,7 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
         ]
         for each in found
     ]
-    print_table(rows, HEADER, empty="no recordings")
+    print_table(rows, HEADER, (), "no recordings", listed, as_json)
 
 
 @recordings.command()

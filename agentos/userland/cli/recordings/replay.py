@@ -9,7 +9,7 @@ import click
 
 from agentos.recordings.format import SUFFIX
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import kernel, kernel_options, plural, print_json, printable
+from agentos.userland.cli.common import kernel, kernel_options, plural, print_lines
 from agentos_sdk.testing.replays import run_replay
 
 STATUS = {"identical": 0, "drifted": 0, "diverged": 1, "exhausted": 1, "unfinished": 1, "can't": 2}
@@ -42,11 +42,7 @@ def replay(
             found = run_replay(client, path, agent=agent, code=where)
         except KeyboardInterrupt:
             sys.exit(130)
-    if as_json:
-        print_json(found)
-    else:
-        for line in describe(found):
-            click.echo(printable(line))
+    print_lines(describe(found), found, as_json)
     status = STATUS[found["verdict"]]
     sys.exit(1 if strict and found["verdict"] == "drifted" else status)
 

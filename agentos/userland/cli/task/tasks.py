@@ -2,12 +2,14 @@
 
 import click
 
-from agentos.userland.cli.common import Failed, kernel, kernel_options, print_json, print_table
+from agentos.userland.cli.common import Failed, kernel, kernel_options, print_table
 from agentos.userland.cli.times import format_time
 from agentos.userland.task.records import TaskNote, find_end, find_note, is_running, list_notes
 from agentos_sdk import AgentOSClient
 from agentos_sdk.loop import TaskResult
 from agentos_sdk.loop.engine.result import LoopError
+
+HEADER = ["TASK", "STATUS", "SINCE", "TEXT", "DIRECTORY"]
 
 
 @click.command()
@@ -16,15 +18,12 @@ def tasks(socket_path: str | None, as_json: bool) -> None:
     """List the tasks of `agentos task`, the last one first."""
     with kernel(socket_path) as client:
         found = [{**note._asdict(), "status": find_status(client, note)} for note in list_notes(client)][::-1]
-    if as_json:
-        print_json(found)
-        return
     rows = [
         [each["name"], each["status"], format_time(each["at"]), each["text"].split("\n")[0], each["directory"]]
         for each in found
     ]
     empty = "no task yet: `agentos task TEXT` begins one"
-    print_table(rows, ["TASK", "STATUS", "SINCE", "TEXT", "DIRECTORY"], ("TEXT", "DIRECTORY"), empty)
+    print_table(rows, HEADER, ("TEXT", "DIRECTORY"), empty, found, as_json)
 
 
 def find_status(client: AgentOSClient, note: TaskNote) -> str:

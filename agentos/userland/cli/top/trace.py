@@ -8,7 +8,15 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.audit.audit import iterate_entries, log_directory, make_query
-from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, print_json, table_width
+from agentos.userland.cli.common import (
+    Failed,
+    agent_fields,
+    check_reply,
+    kernel,
+    kernel_options,
+    print_json,
+    table_width,
+)
 from agentos.userland.cli.kernel.run import state_dir_option
 from agentos.userland.cli.times import format_time
 
@@ -116,12 +124,11 @@ def read_life(name: str, number: int, most: int, state_dir: Path | None) -> tupl
 
 def read_questions(name: str, socket_path: str | None) -> Sequence[Mapping[str, Any]]:
     """All questions that the kernel keeps of an agent, the oldest first."""
-    which = {"agent_id": int(name)} if name.isdecimal() else {"name": name}
     found: list[Mapping[str, Any]] = []
     with kernel(socket_path) as client:
         while True:
             after = found[-1]["id"] if found else 0
-            page = check_reply(client.get_contents(**which, since_id=after))
+            page = check_reply(client.get_contents(**agent_fields(name), since_id=after))
             found += page["questions"]
             if not page["more"]:
                 return found

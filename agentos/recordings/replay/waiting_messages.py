@@ -23,7 +23,7 @@ TRUSTED = ("operator", "kernel")  # kinds of senders that a program may obey: on
 
 
 @frozen
-class Letters:
+class WaitingMessages:
     """Those that waited at the moment ``at``, in seconds since the epoch. ``later`` were sent after it.
 
     ``own``: the recording is this kernel's. In another one anyone may have written that the operator sent something.
@@ -58,7 +58,7 @@ class Letters:
                 box.put(make_foreign(name, body, sent_at, number))
 
 
-def find_letters(calls: Sequence[RecordedCall], switch: Switch, own: bool = True) -> Letters:
+def find_waiting(calls: Sequence[RecordedCall], switch: Switch, own: bool = True) -> WaitingMessages:
     """What a life has received after the last call that is answered, and was sent before it.
 
     What it never received isn't in its recording; what it held by a lease it has already.
@@ -68,7 +68,7 @@ def find_letters(calls: Sequence[RecordedCall], switch: Switch, own: bool = True
     found = {one["id"]: one for call in calls if not switch.is_before(call) for one in list_messages(call)}
     new = [found[number] for number in sorted(found) if number not in had]
     waiting = [one for one in new if one["sent_at"] <= at]
-    return Letters(at, waiting, len(new) - len(waiting), own)
+    return WaitingMessages(at, waiting, len(new) - len(waiting), own)
 
 
 def list_messages(call: RecordedCall) -> Iterator[Json]:

@@ -139,7 +139,7 @@ class Kernel:
         self.events.subscribe(self.waker.take_event)
         self.reload = self._construct_reload()
         # The table of each caller is made from this one, so it comes before the first agent.
-        self.callers.serve(table(self._list_services(access, host_view)))
+        self.callers.serve(table(self._list_services(access)))
         self.supervision.build(settings.config.root)
         self.recorder = recorder
         recorder.look = self.look
@@ -272,38 +272,29 @@ class Kernel:
             stop_timeout=kernel.stop_timeout,
         )
 
-    def _list_services(self, access: Access, host_view: View) -> Services:
+    def _list_services(self, access: Access) -> Services:
         """What the system calls use."""
         config = self.settings.config
         return Services(
-            registry=access.registry,
             supervision=self.supervision,
-            reload=self.reload.request,
             callers=self.callers,
-            mail=access.mail,
             state=access.state,
             events=access.event_log,
             traffic=self.traffic,
-            line=self.line,
-            kernel_account=self.model.account,
             sampler=self.sampler,
             audit=access.audit,
             lives=access.lives,
-            approvals=access.approvals,
             logs=access.logs,
             storage=self.storage,
-            background=self.callers.background,
-            host_view=host_view,
             http=self.network.client,
             mcp=self.servers,
             snapshots=self.snapshots,
             recordings=self.recordings,
             replays=self.replays,
-            images=self.jails.images,
             imports=self.imports,
+            reload=self.reload.request,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
-            upstream_proxy=self.network.egress.upstream_proxy,
         )
 
     def forget_agent(self, agent: Agent) -> None:

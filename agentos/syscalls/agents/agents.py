@@ -35,10 +35,11 @@ BATCH = 50  # agents that LIST describes between two checkpoints: 1 ms
 
 
 class AgentCalls(Struct, frozen=True):
-    """Handlers of the calls about existing agents."""
+    """Handlers of the calls about agents."""
 
     registry: Registry
     supervision: Supervision
+    spawning: Spawning
     line: llm.Line
     usage: UsageReader
     authorizer: PermissionAuthorizer
@@ -127,25 +128,16 @@ class AgentCalls(Struct, frozen=True):
 
         return Prepared((Right("tree"),), act)
 
-
-def syscalls(
-    registry: Registry,
-    supervision: Supervision,
-    spawner: Spawning,
-    line: llm.Line,
-    usage: UsageReader,
-    authorizer: PermissionAuthorizer,
-) -> tuple[Syscall, ...]:
-    handlers = AgentCalls(registry, supervision, line, usage, authorizer)
-    return (
-        Syscall(Op.SPAWN, calls.Spawn, prepare=spawner.prepare, charge=spawner.charge, audit="intent"),
-        Syscall(Op.KILL, calls.Kill, prepare=handlers.prepare_kill, failure={"killed": False}, audit="intent"),
-        Syscall(Op.LIST, calls.List, prepare=handlers.prepare_list, in_order=True),
-        Syscall(Op.WAIT, calls.Wait, prepare=handlers.prepare_wait),
-        Syscall(Op.PAUSE, calls.Pause, prepare=handlers.prepare_pause, failure={"paused": False}, audit="outcome"),
-        Syscall(Op.RESUME, calls.Resume, prepare=handlers.prepare_resume, failure={"resumed": False}, audit="outcome"),
-        Syscall(Op.TREE, calls.Tree, prepare=handlers.prepare_tree),
-    )
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.SPAWN, calls.Spawn, prepare=self.spawning.prepare, charge=self.spawning.charge, audit="intent"),
+            Syscall(Op.KILL, calls.Kill, prepare=self.prepare_kill, failure={"killed": False}, audit="intent"),
+            Syscall(Op.LIST, calls.List, prepare=self.prepare_list, in_order=True),
+            Syscall(Op.WAIT, calls.Wait, prepare=self.prepare_wait),
+            Syscall(Op.PAUSE, calls.Pause, prepare=self.prepare_pause, failure={"paused": False}, audit="outcome"),
+            Syscall(Op.RESUME, calls.Resume, prepare=self.prepare_resume, failure={"resumed": False}, audit="outcome"),
+            Syscall(Op.TREE, calls.Tree, prepare=self.prepare_tree),
+        )
 
 
 def describe_agent(

@@ -25,9 +25,8 @@ from agentos.agents.commands.run import (
 from agentos.agents.jail import layout
 from agentos.agents.jail.root_access import Ended
 from agentos.agents.life.leftover_processes import RUN_VARIABLE
-from agentos.agents.life.life import PATH, home
+from agentos.agents.life.life import PATH, LifeDeps, home
 from agentos.agents.registry import Agent, Registry
-from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.background import Background
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
@@ -160,9 +159,8 @@ class Commands:
         return {**ON_HOST, "HOME": home(), "USER": name, "LOGNAME": name, RUN_VARIABLE: self.run}
 
 
-def syscalls(registry: Registry, supervision: Supervision, background: Background, base: str) -> tuple[Syscall, ...]:
-    deps = supervision.deps
-    commands = Commands(registry, deps.health.commands, deps.run.id, base)
+def syscalls(registry: Registry, deps: LifeDeps, background: Background) -> tuple[Syscall, ...]:
+    commands = Commands(registry, deps.health.commands, deps.run.id, deps.host_view.base)
     return (
         Syscall(
             Op.EXEC,

@@ -308,6 +308,12 @@ class Archives:
         finally:
             held.add(spec.name)
 
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.EXPORT, calls.Export, prepare=self.prepare_export, audit="intent"),
+            Syscall(Op.IMPORT, calls.Import, prepare=self.prepare_import, audit="intent", takes_chunks=True),
+        )
+
 
 def describe(spec: AgentSpec) -> dict[str, Any]:
     """The fields of a declaration that an archive has. Raises ``BadRequest`` where they aren't all of its program."""
@@ -388,11 +394,3 @@ def unpack(staged: Staged, file: IO[bytes], owner: HostIds | None) -> archive.Un
     file.seek(0)
     with staged.open() as top:
         return archive.unpack(file, top, owner)
-
-
-def syscalls(spawning: Spawning, snapshots: Snapshots, mail: Mailboxes, imports: Imports) -> tuple[Syscall, ...]:
-    handlers = Archives(spawning, snapshots, mail, imports)
-    return (
-        Syscall(Op.EXPORT, calls.Export, prepare=handlers.prepare_export, audit="intent"),
-        Syscall(Op.IMPORT, calls.Import, prepare=handlers.prepare_import, audit="intent", takes_chunks=True),
-    )

@@ -247,6 +247,14 @@ class MetricsCalls:
             providers=model_states(line, line.model_states()),
         )
 
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, prepare=self.prepare_system),
+            Syscall(Op.METRICS_AGENT, calls.MetricsAgent, prepare=self.prepare_agent),
+            Syscall(Op.METRICS_ALL_AGENTS, calls.MetricsAllAgents, prepare=self.prepare_all, in_order=True),
+            Syscall(Op.METRICS_CGROUP, calls.MetricsCgroup, prepare=self.prepare_cgroup),
+        )
+
 
 def describe_use(figures: AgentFigures, counted: Reading) -> calls.CgroupUse:
     """Present counts of a cgroup, with the CPU share and the limits of the last sample."""
@@ -266,13 +274,3 @@ def describe_use(figures: AgentFigures, counted: Reading) -> calls.CgroupUse:
 def subtract(total: int | None, rest: int | None) -> int | None:
     """Used bytes: the total minus the available ones; None if either is unknown."""
     return None if total is None or rest is None else total - rest
-
-
-def syscalls(registry: Registry, line: Line, kernel_account: Account, sampler: Sampler) -> tuple[Syscall, ...]:
-    handlers = MetricsCalls(registry, line, kernel_account, sampler)
-    return (
-        Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, prepare=handlers.prepare_system),
-        Syscall(Op.METRICS_AGENT, calls.MetricsAgent, prepare=handlers.prepare_agent),
-        Syscall(Op.METRICS_ALL_AGENTS, calls.MetricsAllAgents, prepare=handlers.prepare_all, in_order=True),
-        Syscall(Op.METRICS_CGROUP, calls.MetricsCgroup, prepare=handlers.prepare_cgroup),
-    )

@@ -31,6 +31,7 @@ from .load import Config, ConfigError, load
 log = logging.getLogger("agentos.reload")
 
 MAX_WAITING = 16  # reloads that wait for the one that is made
+TABLES = ("kernel", "logs", "storage", "recording", "llm", "http", "approvals", "notify", "metrics", "otel")  # at start
 
 
 class Reloaded(Struct, frozen=True):
@@ -202,18 +203,8 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
     ]
     restart = [
         f"{table}.{name}"
-        for table, had, gets in (
-            ("kernel", old.kernel, new.kernel),
-            ("logs", old.logs, new.logs),
-            ("storage", old.storage, new.storage),
-            ("recording", old.recording, new.recording),
-            ("llm", old.llm, new.llm),
-            ("http", old.http, new.http),
-            ("approvals", old.approvals, new.approvals),
-            ("notify", old.notify, new.notify),
-            ("metrics", old.metrics, new.metrics),
-            ("otel", old.otel, new.otel),
-        )
+        for table in TABLES
+        for had, gets in [(getattr(old, table), getattr(new, table))]
         for name in list_fields(gets)
         if getattr(had, name) != getattr(gets, name) and (table, name) != ("http", "secrets")  # they hold at once
     ]

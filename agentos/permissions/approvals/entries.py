@@ -87,7 +87,7 @@ class Ticket(Struct, frozen=True):
     deadline: float
 
 
-def load(connection: sqlite3.Connection, above: int) -> tuple[int, Sequence[Pending]]:
+def load(connection: sqlite3.Connection, above: int = 0) -> tuple[int, Sequence[Pending]]:
     """The highest id ever used, at least ``above`` from now on, and what hasn't expired; the rest is removed."""
     rows = connection.execute("SELECT pending FROM approvals").fetchall()
     found = [json.decode(pending, type=Pending) for (pending,) in rows]

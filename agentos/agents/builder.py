@@ -132,13 +132,14 @@ def build(
     check_values(request, report)
     fields = attrs.asdict(request, recurse=False).items()
     given = {name: value for name, value in fields if value is not None and name not in CONVERTED_FIELDS}
+    asked = request.network
     spec = AgentSpec(
         **given,
         isolation=choose_isolation(request.isolation, request.sandboxed, report),
         limits=cut(request.limits or NO_LIMITS, bounds),
         backoff=build_backoff(request.backoff, report),
         llm=build_share(request.llm, report),
-        network=choose_network(request.network),
+        network=asked if isinstance(asked, str) else "host" if asked else "none",
     )
     with report_bad_field(report):
         spec = inherit(spec, parent) if parent is not None else spec
@@ -197,11 +198,6 @@ def choose_isolation(level: str | None, sandboxed: bool | None, report: ReportMi
     if sandboxed is False or level == "none":
         return "none"
     return "strict" if level == "strict" else "standard"
-
-
-def choose_network(given: bool | Network | None) -> Network:
-    """The network that was asked for; ``true`` is short for the host's."""
-    return given if isinstance(given, str) else "host" if given else "none"
 
 
 def build_backoff(given: values.Backoff | None, report: ReportMistake) -> Backoff | None:

@@ -112,16 +112,12 @@ class Rules:
         right, name = Right(action), action.upper()
         found = self._match("calls", name, right)
         if found.effect == "deny" and self.find_denial("calls", name) is None and action in KIND_OF_ACTION:
-            for effect in ("allow", "ask"):  # a grant or question about its objects allows the call
-                if (rule := self._any_rule(KIND_OF_ACTION[action], effect)) is not None:
-                    return rule.grant
+            about = [rule for rule in self.set.rules if rule.kind == KIND_OF_ACTION[action] and rule.effect != "deny"]
+            if about:  # a grant or question about its objects allows the call
+                return min(about, key=lambda rule: rule.effect).grant
             if action == "http":  # granted by rules that don't bear the name of the call
                 return deny_by_default(right, self.set.name, "; it has no rules for domains")
         return found
-
-    def _any_rule(self, kind: Kind, effect: Effect) -> Rule | None:
-        """Any rule of that kind and effect."""
-        return next((rule for rule in self.set.rules if (rule.kind, rule.effect) == (kind, effect)), None)
 
     def grants_by_address(self, wanted: Destination) -> bool:
         """Whether a rule that allows it, or asks about it, has exactly its address and port."""

@@ -95,12 +95,8 @@ def limits_in_force(agent: Agent, jail: Jail) -> dict[str, int]:
     """Its limits as the sampler needs them, without those that this host can't enforce."""
     found = jail.limits if agent.spec.jailed else agent.spec.limits
     named = {"memory": found.memory, "pids": found.max_pids, "disk": found.disk}
-    return {name: int(limit) for name, limit in named.items() if limit is not None and is_active(agent, name)}
-
-
-def is_active(agent: Agent, layer: str) -> bool:
-    found = agent.life.layers.get(layer)
-    return found is not None and found.active
+    active = {name for name, layer in agent.life.layers.items() if layer.active}
+    return {name: int(limit) for name, limit in named.items() if limit is not None and name in active}
 
 
 def list_processes(jail: Jail) -> Sequence[processes.Process]:

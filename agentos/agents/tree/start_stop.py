@@ -264,7 +264,7 @@ class StartStop(Struct, frozen=True):
                 if supervisor is not None or agent.life.nursery is None:
                     self.tracker.finish(agent)
             if (running := next((agent for agent in left if not agent.over.is_set()), None)) is not None:
-                await wait_first(self.tracker.wait_supervisor, running.over.wait)  # in a group that is still starting
+                await wait_first(self.tracker.started.wait, running.over.wait)  # in a group that is still starting
 
 
 def _stop(agent: Agent, by: str, stop: object = None) -> None:

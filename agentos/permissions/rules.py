@@ -13,10 +13,9 @@ from agentos_sdk.opcodes import Op
 from .exec_decision import ExecDecision
 from .exec_request import ExecRequest
 from .patterns import commands, domains, paths
-from .patterns import names as name_patterns
 from .patterns.base import Names, Pattern
 from .patterns.globs import literal_prefix
-from .patterns.names import NamePattern
+from .patterns.names import ModelPattern, NamePattern
 from .patterns.prefixes import reduce_prefixes
 from .rule import EFFECTS, KIND_OF_ACTION, KINDS, Kind, PermissionSet, Rule, decision_by, deny_by_default, strictness
 from .rule_index import RuleIndex
@@ -218,6 +217,4 @@ def parse_pattern(kind: Kind, text: str, names: Names) -> Pattern:
         return domains.parse_domain_pattern(text)
     if (kind == "agents" and text == OWN) or (kind == "send" and text in RELATIONS):
         return _RelationPattern(text)
-    if kind == "models":
-        return name_patterns.parse_model_pattern(text)
-    return name_patterns.parse_name_pattern(text)
+    return ModelPattern.parse(text) if kind == "models" else NamePattern.parse(text)

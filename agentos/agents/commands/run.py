@@ -171,12 +171,12 @@ class CommandRunner:
                 if jail.sandbox.status is not None:  # its cgroup is removed
                     raise SandboxError("the sandbox has ended")
                 entry = await self._create_cgroup(undo, jail.group)
-                if jail.policy is None:
+                if (policy := jail.parts.policy) is None:
                     command = await self._start_unconfined(undo, program, jail.limits, entry)
                     jail.sandbox.register_entered(command)
                 else:
                     with trio.fail_after(ENTER_TIMEOUT):
-                        steps = (*jail.way_in, plan_program(jail.policy, program, jail.host))
+                        steps = (*jail.way_in, plan_program(policy, program, jail.parts.host))
                         command = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=entry)
                     self.jails.replace_waiting(steps)
                     undo.push_async_callback(command.kill)

@@ -76,12 +76,12 @@ class Commands:
 
     async def prepare(self, caller: Caller, request: Exec) -> Prepared:
         """Run a command until it ends."""
+        check_request(request)
         agent = None  # to run it beside: an agent's own by default. None: on the host or in a new jail
         if caller.kind == "agent" and request.name is None and request.id is None:
             agent = self.registry.find(caller.id, None)
         elif request.name is not None or request.id is not None:
             agent = self.registry.find(request.id, request.name)
-        check_request(request)
         if request.tty is not None and agent is None and caller.kind == "guest":
             raise BadRequest("tty: expected the name of an agent: a guest's own commands have no terminal")
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"

@@ -111,7 +111,7 @@ class Kernel:
         self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
         self.replays = Replays()
         self.imports = Imports(host.state_dir, self.state)
-        self.network = Network(settings.config, self.callers, self.line, self.connection_limit, files)
+        self.network = Network(settings.config, self.callers, self.connection_limit, files)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)
@@ -124,7 +124,7 @@ class Kernel:
         self.events.subscribe(self.traffic.end_life, AgentExited)
         uids = kernel.uids
         self.find_user = find_user_but(range(uids.first, uids.first + uids.count))
-        self.telemetry = self._construct_telemetry(access)
+        self.telemetry = self._construct_telemetry()
         self.telemetry.open()
         self.recordings = recordings
         connect_recorder(recordings, access, self.events, self.line)
@@ -167,13 +167,11 @@ class Kernel:
             output_rate=OutputRate(access.logs.fill),
         )
 
-    def _construct_telemetry(self, access: Access) -> Telemetry:
+    def _construct_telemetry(self) -> Telemetry:
         return Telemetry(
             config=self.settings.config,
             sampler=self.sampler,
-            registry=access.registry,
             callers=self.callers,
-            line=self.line,
             egress=self.network.egress,
             connection_limit=self.connection_limit,
             events=self.events,

@@ -15,8 +15,6 @@ def syscalls() -> tuple[Syscall, ...]:
     """None of them may be called."""
     nothing: Any = None
     deps = SimpleNamespace(
-        health=SimpleNamespace(commands=nothing),
-        run=SimpleNamespace(id=""),
         jails=SimpleNamespace(images=nothing),
         host_view=View("/", "/"),
     )

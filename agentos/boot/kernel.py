@@ -99,7 +99,6 @@ class Kernel:
         kernel = settings.config.kernel
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
-        self.approvals = access.approvals
         self.state = access.state.state
         self.event_log = access.event_log
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
@@ -108,7 +107,7 @@ class Kernel:
         # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
-        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
+        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, self.callers.mail))
         self.replays = Replays()
         self.imports = Imports(host.state_dir, self.state)
         self.network = Network(settings.config, self.callers, self.connection_limit, files)
@@ -127,17 +126,17 @@ class Kernel:
         self.telemetry = self._construct_telemetry()
         self.telemetry.open()
         self.recordings = recordings
-        connect_recorder(recordings, access, self.events, self.line)
+        connect_recorder(recordings, access)
         self.starts = StartTrees(recordings, self.snapshots)
         self.jails.keep_start, recordings.pruned = self.starts.keep, self.starts.release
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
-        self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
-        self.timers = Timers(access.registry, runs, self.supervision.wake, self.supervision.begun)
+        self.servers, self.pins = mcp.open_servers(self.supervision, self.network.client), mcp.pins
+        self.timers = Timers(self.callers.registry, runs, self.supervision.wake, self.supervision.begun)
         self.waker = self._construct_waker(access)
         self.events.subscribe(self.servers.forget_agent, AgentOver)
         self.events.subscribe(self.waker.take_event)
-        self.reload = self._construct_reload()
+        self.reload = Reload(settings.config, self.supervision, self.callers, self.servers)
         # The table of each caller is made from this one, so it comes before the first agent.
         self.callers.serve(table(self._list_services(access)))
         self.supervision.build(settings.config.root)
@@ -152,7 +151,7 @@ class Kernel:
             [Path(host.run.directory), Path(settings.socket)],
             str(settings.config.file) if settings.config.file is not None else None,
         )
-        workspaces.overlays.list_known = partial(list_lineages, settings.config.root, access.registry)
+        workspaces.overlays.list_known = partial(list_lineages, settings.config.root, self.callers.registry)
         return Jails(
             spawner=host.spawner,
             host=probe.read_host(),
@@ -180,25 +179,14 @@ class Kernel:
 
     def _construct_waker(self, access: Access) -> Waker:
         return Waker(
-            access.registry,
-            access.mail,
+            self.callers.registry,
+            self.callers.mail,
             access.event_log,
             self.callers.authorizer,
             self.supervision.wake,
             self.supervision.start_stop.end_idle,
             self.supervision.begun,
             self.timers.take_event,
-        )
-
-    def _construct_reload(self) -> Reload:
-        return Reload(
-            self.settings.config,
-            self.supervision,
-            self.callers,
-            self.servers,
-            self.jails.live_limits,
-            self.jails.workspaces.config_file,
-            self.jails.find_config_writers,
         )
 
     def look(self) -> Doing:
@@ -210,11 +198,11 @@ class Kernel:
             len(running),
             self.callers.mail.count_unkept(),
             sum(agent.caller.allowance.calls for agent in registry if agent.alive),
-            len(self.approvals.pending()),
+            len(self.callers.approvals.pending()),
         )
 
     def _construct_sampler(self, access: Access) -> Sampler:
-        measured = MeasuredAgents(access.registry, self.jails.disk)
+        measured = MeasuredAgents(self.callers.registry, self.jails.disk)
         sources = AgentSources(
             list_agents=measured.list_agents,
             find_agent=measured.find_agent,
@@ -229,8 +217,8 @@ class Kernel:
         config = self.settings.config
         environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: self.host.run.id}
         make = partial(Notices, directory=str(config.directory), environment=environment, runner=runner)
-        requests, approvals = config.approvals.notify, access.approvals
-        describe = describe_notice(approvals, access.registry, requests=not requests)
+        requests, approvals = config.approvals.notify, self.callers.approvals
+        describe = describe_notice(approvals, self.callers.registry, requests=not requests)
         return (
             make("approvals.notify", requests, listed="requests", describe=describe_request(approvals)),
             make("notify.command", config.notify.command, listed="notices", describe=describe),
@@ -240,7 +228,7 @@ class Kernel:
         """The agent tree, not running yet."""
         kernel = self.settings.config.kernel
         return Supervision(
-            registry=access.registry,
+            registry=self.callers.registry,
             ports=CallerPorts(
                 make=self.callers.of_agent,
                 declare=self.callers.declare,
@@ -249,14 +237,14 @@ class Kernel:
                 keep_mail=self.callers.mail.keep,
             ),
             deps=LifeDeps(
-                registry=access.registry,
+                registry=self.callers.registry,
                 jails=self.jails,
                 connection_limit=self.connection_limit,
                 poller=self.poller,
                 run=self.host.run,
                 sweeper=self.sweeper,
                 host_view=host_view,
-                health=HealthChecks(access.registry, runner),
+                health=HealthChecks(self.callers.registry, runner),
                 background=self.callers.background,
                 serve=self.network.openai_endpoint(),
                 serve_network=self.network.serve_filtered,
@@ -306,7 +294,7 @@ class Kernel:
         waiting = {
             "model": self.line.depth,
             "mailboxes": sum(len(mailbox.messages) for mailbox in self.callers.mail),
-            "approvals": len(self.approvals.pending()),
+            "approvals": len(self.callers.approvals.pending()),
             "audit": self.traffic.audit.waiting,
         }
         return LoopCounts(limit.connections, limit.capacity, waiting)

@@ -76,7 +76,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
     """All system calls except HELLO, CANCEL and EXIT, which the connection answers itself."""
     s, supervision, callers, most = services, services.supervision, services.callers, services.max_payload
     registry, line, authorizer, deps = callers.registry, callers.line, callers.authorizer, supervision.deps
-    spawning = Spawning(registry, supervision, callers, callers.mail.is_taken, deps.host_view.base)
+    spawning = Spawning(supervision, callers)
     paces = overlays.Paces()
     calls = (
         Syscall(Op.NOOP, None, handler=echo, limit=most),

@@ -98,7 +98,7 @@ class Supervision:
 
     def __attrs_post_init__(self) -> None:
         self.tracker = Tracker(self.registry)
-        self.start_stop = StartStop(self.registry, self.tracker, self.kept_stops)
+        self.start_stop = StartStop(self.tracker, self.kept_stops)
         self.declared = DeclaredTree(
             self.tracker,
             self.start_stop,

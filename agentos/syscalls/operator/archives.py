@@ -87,7 +87,7 @@ class Archives:
     # -- EXPORT --------------------------------------------------------------------------------------------------------
 
     async def prepare_export(self, caller: Caller, request: calls.Export) -> Prepared:
-        agent = self.spawning.registry.find(None, request.name)
+        agent = self.spawning.callers.registry.find(None, request.name)
 
         async def act(call: Call) -> calls.Exported:
             call.require_stream("stream")
@@ -263,8 +263,8 @@ class Archives:
     @asynccontextmanager
     async def _hold(self, name: str) -> AsyncIterator[None]:
         """A name that nothing is left under; until the import has ended or is undone no other agent gets it."""
-        registry = self.spawning.registry
-        if registry.is_taken(name) or self.spawning.is_taken(name):
+        registry = self.spawning.callers.registry
+        if self.spawning.is_taken(name):
             raise AlreadyExists(f"as: {name!r} is taken: choose another name")
         registry.held.add(name)
         try:
@@ -292,7 +292,7 @@ class Archives:
         return replace(spec, copied=script is not None)
 
     async def _start(self, caller: Caller, spec: AgentSpec, messages: Sequence[UnreadMessage]) -> Agent:
-        held = self.spawning.registry.held
+        held = self.spawning.callers.registry.held
 
         def deliver(agent: Agent) -> None:
             held.add(spec.name)

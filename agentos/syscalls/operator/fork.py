@@ -49,8 +49,8 @@ class Forking:
             check_name(name, "names")
         if request.names and len(set(request.names)) != request.count:
             raise BadRequest(f"names: expected {request.count} different names, as count says, or none")
-        original = self.spawning.registry.find(None, request.name)
-        error = require_descendant(self.spawning.registry, caller, original)
+        original = self.spawning.callers.registry.find(None, request.name)
+        error = require_descendant(self.spawning.callers.registry, caller, original)
         if original.guest is not None:
             error = error or BadRequest(f"name: {original.name} was spawned by a guest, so it has no overlay")
         if original.parent is not None and original.over.is_set():
@@ -90,7 +90,7 @@ class Forking:
         found: list[str] = []
         for number in itertools.count(1):
             name = f"{original.name}-{number}"
-            if self.spawning.registry.find_by_name(name) is None and not await self.snapshots.is_used(
+            if self.spawning.callers.registry.find_by_name(name) is None and not await self.snapshots.is_used(
                 *keys_of(original, name)
             ):
                 check_name(name, "names")
@@ -116,7 +116,7 @@ class Forking:
         return started
 
     async def _start(self, caller: Caller, original: Agent, name: str, snapshot: Snapshot, moment: str) -> Agent:
-        if self.spawning.registry.is_taken(name) or self.spawning.is_taken(name):
+        if self.spawning.is_taken(name):
             raise AlreadyExists(f"names: {name!r} is taken")
         keys = keys_of(original, name)
         self.spawning.charge(caller)

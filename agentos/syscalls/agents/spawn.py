@@ -1,7 +1,5 @@
 """Handler of SPAWN: prepares the spec of the requested agent, and starts the agent."""
 
-import os
-import stat
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
@@ -28,6 +26,7 @@ from agentos.llm.queue.classes import check_class
 from agentos.permissions.approvals.text import describe_message
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
+from agentos.services.files.foreign_files import read_regular
 from agentos.services.rate_limit import Rate
 from agentos.syscalls.operator import permissions
 from agentos.threads import run_in_thread
@@ -267,9 +266,7 @@ def read_program(draft: Draft) -> bytes:
         if draft.script is not None:
             return script_copies.read(draft.script.agent, draft.script.path)
         if draft.spec is not None and draft.spec.script is not None:
-            fd = os.open(draft.spec.script, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-            with open(fd, "rb") as file:
-                return file.read(script_copies.MAX_SCRIPT) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+            return read_regular(draft.spec.script, script_copies.MAX_SCRIPT)
     except (OSError, CallError):
         pass  # then it won't be started either
     return b""

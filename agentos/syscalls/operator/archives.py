@@ -35,6 +35,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
+from agentos.kernel.wire.request_body import read_chunk
 from agentos.sandbox.files import openat2
 from agentos.services.archives import archive
 from agentos.services.archives.imports import Imports, Staged
@@ -48,6 +49,7 @@ from agentos.services.archives.json_parts import (
     read_messages,
 )
 from agentos.services.archives.tar import MAX_BYTES, BadArchive
+from agentos.services.files.foreign_files import read_regular
 from agentos.services.mail.mailbox import Message
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.snapshots import beneath
@@ -226,7 +228,7 @@ class Archives:
             out = undo.enter_context(tempfile.TemporaryFile(dir=self.imports.directory))
             size, part = 0, calls.ArchiveInput()
             while not part.eof:
-                part = read_input(await call.input.take())
+                part = read_chunk(calls.ArchiveInput, await call.input.take())
                 size += len(part.data)
                 if size > 3 * MAX_BYTES:
                     raise BadRequest(f"CHUNK: data: more than {2 * MAX_BYTES} bytes of an archive")
@@ -364,20 +366,10 @@ def check_size(spec: AgentSpec, found: archive.Unpacked | archive.Writer) -> Non
 def read_script(spec: AgentSpec) -> bytes:
     """The script as it is now. Blocks."""
     assert spec.script is not None, "it has one"
-    fd = os.open(spec.script, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        data = file.read(archive.MAX_SCRIPT + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    data = read_regular(spec.script, archive.MAX_SCRIPT + 1)
     if not data or len(data) > archive.MAX_SCRIPT:
         raise Unavailable(f"{spec.script}: expected a script of at most {archive.MAX_SCRIPT} bytes")
     return data
-
-
-def read_input(body: bytes) -> calls.ArchiveInput:
-    """The CHUNK that a client has sent. Raises ``BadRequest``."""
-    try:
-        return codec.read(calls.ArchiveInput, body)
-    except codec.Invalid as error:
-        raise BadRequest(f"CHUNK: {error}") from None
 
 
 def open_archive(path: str) -> IO[bytes]:

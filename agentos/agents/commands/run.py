@@ -131,11 +131,9 @@ class CommandRunner:
         turn: Hashable = request.caller
         limits: list[Limit] = [(turn, MAX_PER_CALLER, "for you")]
         if isinstance(where, BesideAgent):
-            top, turn = where.agent, (where.agent.id, request.kind)
-            while top.parent is not None:
-                top = top.parent
+            turn = (where.agent.id, request.kind)
             limits = [(turn, MAX_PER_CALLER, f"in the jail of {where.agent.name}")]
-            limits += [(("family", top.id, request.kind), MAX_PER_FAMILY, "beside it and its relatives")]
+            limits += [(("family", where.agent.top.id, request.kind), MAX_PER_FAMILY, "beside it and its relatives")]
         with self._slots.take(
             *limits, (request.kind, MAX_PER_KIND, f"for callers of the kind {request.kind}")
         ) as number:

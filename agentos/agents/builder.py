@@ -40,8 +40,7 @@ from .spec import (
     Words,
     WorkspaceMode,
 )
-from .waking.schedule import Schedule
-from .waking.start import StartReason
+from .waking.schedule import Schedule, StartReason
 
 NO_LIMITS = values.Limits()
 NO_SHARE = Share()

@@ -20,8 +20,7 @@ from agentos_sdk.values import Limits
 from supervisors import Backoff
 from supervisors.strategy import AutoShutdown, Restart
 
-from .waking.schedule import Schedule
-from .waking.start import StartReason
+from .waking.schedule import Schedule, StartReason
 
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declared supervisor

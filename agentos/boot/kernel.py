@@ -36,6 +36,7 @@ from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
+from agentos.recordings.recorder.commands import CommandFiles
 from agentos.recordings.recorder.recorder import Recorder
 from agentos.recordings.recorder.starts import StartTrees
 from agentos.recordings.replay.replays import Replays
@@ -49,13 +50,13 @@ from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.syscalls import Services, table
+from agentos.syscalls.model.think import build_reply
 
 from .access import Access
 from .host import Host, affordable_connections, is_root
 from .mcp import McpSetup
 from .network import HttpFiles, Network
 from .programs import Program
-from .recording import connect_recorder
 from .storage import bound_storage
 from .telemetry import Telemetry
 
@@ -298,3 +299,21 @@ class Kernel:
             "audit": self.traffic.audit.waiting,
         }
         return LoopCounts(limit.connections, limit.capacity, waiting)
+
+
+def connect_recorder(recorder: Recorder, access: Access) -> None:
+    """Connect the recorder of calls with what it records: callers, lives of agents, and the secrets of the kernel.
+
+    Call it when the observer of all calls is known, before a caller gets its table.
+    """
+    callers = access.callers
+
+    def list_secrets() -> list[tuple[str, str]]:
+        return [*callers.secrets.list_named(), *(("model key", key) for key in callers.line.contents.keys)]
+
+    recorder.registry, recorder.below = access.callers.registry, callers.tables.observer
+    recorder.maker.build_reply, recorder.maker.list_secrets = build_reply, list_secrets
+    recorder.choose_tables = callers.choose_tables
+    callers.tables.recorder, callers.tables.is_recorded = recorder, recorder.wants
+    callers.tables.watch = CommandFiles(recorder).watch
+    access.events.subscribe(recorder.take_event)

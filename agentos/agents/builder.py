@@ -6,17 +6,17 @@ Paths are resolved by ``HostPaths`` or ``JailPaths`` of the module ``paths``.
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import attrs
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
 from agentos.sandbox.policy import Network
 from agentos.services.quotas import Quota, make_quotas
 from agentos_sdk import values
+from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.strict import quote
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
 from supervisors.strategy import Restart
@@ -24,6 +24,7 @@ from supervisors.strategy import Restart
 from .inherit import cut, inherit
 from .jail import layout
 from .spec import (
+    CHECKED_RULE,
     INTENSITY_RULE,
     PERIOD_RULE,
     AgentSpec,
@@ -33,12 +34,13 @@ from .spec import (
     Isolation,
     OnCrash,
     OnGiveUp,
+    Period,
     Runtime,
     Shutdown,
+    Words,
     WorkspaceMode,
 )
-from .waking.schedule import Schedule
-from .waking.start import StartReason
+from .waking.schedule import Schedule, StartReason
 
 NO_LIMITS = values.Limits()
 NO_SHARE = Share()
@@ -48,28 +50,46 @@ ReportMistake = Callable[[BadField], None]
 """Called with each mistake: it raises the mistake or records it. If it returns, the checks continue."""
 
 
-class Request(Struct, frozen=True, kw_only=True):
-    """What SPAWN or a configuration file says about one agent; ``None`` means not set. Paths are as written."""
+@attrs.frozen(kw_only=True, slots=False)  # Python can't combine two base classes with slots
+class AgentFields:
+    """What SPAWN and a configuration file say alike about one agent; ``None`` means not set. Paths are as written.
 
-    name: str
+    The rules are those of the file: SPAWN's body has been read by its own.
+    """
+
     script: str | None = None
-    command: Sequence[str] | None = None
+    command: Words | None = None
     args: Sequence[str] | None = None
     env: Mapping[str, str] | None = None
     cwd: str | None = None
     python: str | None = None
     ready: Literal["hello"] | None = None
     required: bool | None = None
-    start_timeout: float | None = None
-    after: Sequence[str] | None = None
-    watchdog: float | None = None
+    start_timeout: Period | None = None
+    watchdog: Annotated[Seconds, CHECKED_RULE] | None = None
     health: HealthCheck | None = None
     mailbox: Literal["kept", "memory"] | None = None
     schedule: Schedule | None = None
     start: StartReason | None = None
-    idle_stop: float | None = None
+    idle_stop: Annotated[Seconds, CHECKED_RULE] | None = None
     record: bool | None = None
     on_crash: OnCrash | None = None
+    sandboxed: bool | None = None
+    network: bool | Network | None = None
+    isolation: Literal["strict", "standard", "best_effort", "none"] | None = None
+    limits: values.Limits | None = None
+    code: str | None = None
+    runtime: Runtime | None = None
+    terminals: bool | None = None
+    image: str | None = None
+    user: Literal["root"] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Request(AgentFields):
+    """A description of one agent that was read."""
+
+    name: str
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None
@@ -77,17 +97,9 @@ class Request(Struct, frozen=True, kw_only=True):
     significant: bool | None = None
     backoff: values.Backoff | None = None
     on_give_up: OnGiveUp | None = None
-    network: bool | Network | None = None
-    isolation: str | None = None
-    sandboxed: bool | None = None
-    limits: values.Limits | None = None
-    code: str | None = None
+    after: Sequence[str] | None = None
     workspace: str | None = None
     workspace_mode: WorkspaceMode | None = None
-    runtime: Runtime | None = None
-    terminals: bool | None = None
-    image: str | None = None
-    user: Literal["root"] | None = None
     llm: values.Share | None = None
     permissions: PermissionSet | None = None
 
@@ -117,16 +129,16 @@ def build(
     It never has more than its ``parent``, and its limits are cut to ``bounds``. After a mistake it isn't usable.
     """
     check_values(request, report)
-    given = {
-        name: value for name, value in asdict(request).items() if value is not None and name not in CONVERTED_FIELDS
-    }
+    fields = attrs.asdict(request, recurse=False).items()
+    given = {name: value for name, value in fields if value is not None and name not in CONVERTED_FIELDS}
+    asked = request.network
     spec = AgentSpec(
         **given,
         isolation=choose_isolation(request.isolation, request.sandboxed, report),
         limits=cut(request.limits or NO_LIMITS, bounds),
         backoff=build_backoff(request.backoff, report),
         llm=build_share(request.llm, report),
-        network=choose_network(request.network),
+        network=asked if isinstance(asked, str) else "host" if asked else "none",
     )
     with report_bad_field(report):
         spec = inherit(spec, parent) if parent is not None else spec
@@ -185,11 +197,6 @@ def choose_isolation(level: str | None, sandboxed: bool | None, report: ReportMi
     if sandboxed is False or level == "none":
         return "none"
     return "strict" if level == "strict" else "standard"
-
-
-def choose_network(given: bool | Network | None) -> Network:
-    """The network that was asked for; ``true`` is short for the host's."""
-    return given if isinstance(given, str) else "host" if given else "none"
 
 
 def build_backoff(given: values.Backoff | None, report: ReportMistake) -> Backoff | None:

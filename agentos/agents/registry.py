@@ -131,6 +131,11 @@ class Agent:
         return self.spawner is None and not self.wish.removed
 
     @property
+    def top(self) -> "Agent":
+        """Its outermost ancestor, or itself."""
+        return self if self.parent is None else self.parent.top
+
+    @property
     def group(self) -> tuple[tuple[str, ...], str | None]:
         """What agents with the same supervisor have in common; those of each guest are a group of their own."""
         return self.path if self.declared else self.path[:-1], self.guest
@@ -338,9 +343,7 @@ class Registry:
         if caller.kind == "agent":
             return self.descends(agent, caller.id)
         found = self._by_id.get(agent)
-        while found is not None and found.parent is not None:
-            found = found.parent
-        return found is not None and found.guest == caller.name
+        return found is not None and found.top.guest == caller.name
 
     def lasting_name(self, caller: Caller) -> str | None:
         """A caller's name in this kernel and the next: ``parent/child``, ``guest ada``; None for one without a name."""

@@ -20,8 +20,7 @@ from agentos_sdk.values import Limits
 from supervisors import Backoff
 from supervisors.strategy import AutoShutdown, Restart
 
-from .waking.schedule import Schedule
-from .waking.start import StartReason
+from .waking.schedule import Schedule, StartReason
 
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declared supervisor
@@ -48,6 +47,8 @@ RESERVED_RULE = (
 INTENSITY_RULE = Rule(lambda restarts: 0 <= restarts <= 1000, "a whole number from 0 to 1000")
 PERIOD_RULE = Rule(lambda seconds: seconds > 0, "a duration above 0s")
 CHECKED_RULE = Rule(lambda seconds: 1 <= seconds <= 86400, "a duration from 1s to 1d")
+Period = Annotated[Seconds, PERIOD_RULE]
+Words = Annotated[Sequence[str], Rule(len, "at least one word")]
 
 
 class BadField(ValueError):
@@ -109,7 +110,7 @@ class HealthCheck:
     seconds has failed. ``interval`` seconds lie between two checks.
     """
 
-    command: Annotated[Sequence[str], Rule(len, "at least one word")]
+    command: Words
     interval: Annotated[Seconds, CHECKED_RULE] = Seconds(30.0)
     timeout: Annotated[Seconds, Rule(lambda seconds: 0 < seconds <= 300, "a duration above 0s, at most 5m")] = Seconds(
         5.0

@@ -74,18 +74,15 @@ class Stores:
 
 @frozen
 class Access:
-    """Identities and what belongs to them: agents, events, usage, state, callers, mailboxes, approvals, audit log."""
+    """Identities and what belongs to them: callers with all that these need, events, usage, state, the audit log."""
 
     events: Events
     event_log: EventLog
-    registry: Registry
-    mail: Mailboxes
     state: StateSpaces
     audit: Audit
     lives: LifeCounter
     life_entries: LifeEntries
     logs: Logs
-    approvals: Approvals
     callers: Callers
 
 
@@ -131,7 +128,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
     event_log.find_family = partial(find_family, registry, callers.find_guest)
     events.log = event_log.take_event
     logs.identify = partial(identify_log, registry)
-    access = Access(events, event_log, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
+    access = Access(events, event_log, spaces, audit, lives, life_entries, logs, callers)
     _subscribe(access, show)
     return access
 
@@ -141,11 +138,11 @@ def _subscribe(access: Access, show: Subscriber) -> None:
     subscribe = access.events.subscribe
     subscribe(log_event)
     subscribe(access.life_entries.record)
-    subscribe(access.approvals.end_life)
-    subscribe(access.mail.end_life, AgentExited)
-    subscribe(access.mail.tell_spawner, AgentEscalated)
-    subscribe(access.mail.begin_stop, KernelStopping)
-    subscribe(partial(add_to_output, access.registry), *OUTPUT_WORDS)
+    subscribe(access.callers.approvals.end_life)
+    subscribe(access.callers.mail.end_life, AgentExited)
+    subscribe(access.callers.mail.tell_spawner, AgentEscalated)
+    subscribe(access.callers.mail.begin_stop, KernelStopping)
+    subscribe(partial(add_to_output, access.callers.registry), *OUTPUT_WORDS)
     subscribe(access.callers.forget_agent, AgentOver)
     subscribe(access.lives.count_end, AgentExited)
     subscribe(access.state.end_session, AgentOver, AgentFailed)

@@ -36,6 +36,7 @@ from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
+from agentos.recordings.recorder.commands import CommandFiles
 from agentos.recordings.recorder.recorder import Recorder
 from agentos.recordings.recorder.starts import StartTrees
 from agentos.recordings.replay.replays import Replays
@@ -49,13 +50,13 @@ from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.syscalls import Services, table
+from agentos.syscalls.model.think import build_reply
 
 from .access import Access
 from .host import Host, affordable_connections, is_root
 from .mcp import McpSetup
 from .network import HttpFiles, Network
 from .programs import Program
-from .recording import connect_recorder
 from .storage import bound_storage
 from .telemetry import Telemetry
 
@@ -99,7 +100,6 @@ class Kernel:
         kernel = settings.config.kernel
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
-        self.approvals = access.approvals
         self.state = access.state.state
         self.event_log = access.event_log
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
@@ -108,10 +108,10 @@ class Kernel:
         # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
-        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
+        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, self.callers.mail))
         self.replays = Replays()
         self.imports = Imports(host.state_dir, self.state)
-        self.network = Network(settings.config, self.callers, self.line, self.connection_limit, files)
+        self.network = Network(settings.config, self.callers, self.connection_limit, files)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)
@@ -124,22 +124,22 @@ class Kernel:
         self.events.subscribe(self.traffic.end_life, AgentExited)
         uids = kernel.uids
         self.find_user = find_user_but(range(uids.first, uids.first + uids.count))
-        self.telemetry = self._construct_telemetry(access)
+        self.telemetry = self._construct_telemetry()
         self.telemetry.open()
         self.recordings = recordings
-        connect_recorder(recordings, access, self.events, self.line)
+        connect_recorder(recordings, access)
         self.starts = StartTrees(recordings, self.snapshots)
         self.jails.keep_start, recordings.pruned = self.starts.keep, self.starts.release
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
-        self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
-        self.timers = Timers(access.registry, runs, self.supervision.wake, self.supervision.begun)
+        self.servers, self.pins = mcp.open_servers(self.supervision, self.network.client), mcp.pins
+        self.timers = Timers(self.callers.registry, runs, self.supervision.wake, self.supervision.begun)
         self.waker = self._construct_waker(access)
         self.events.subscribe(self.servers.forget_agent, AgentOver)
         self.events.subscribe(self.waker.take_event)
-        self.reload = self._construct_reload()
+        self.reload = Reload(settings.config, self.supervision, self.callers, self.servers)
         # The table of each caller is made from this one, so it comes before the first agent.
-        self.callers.serve(table(self._list_services(access, host_view)))
+        self.callers.serve(table(self._list_services(access)))
         self.supervision.build(settings.config.root)
         self.recorder = recorder
         recorder.look = self.look
@@ -152,7 +152,7 @@ class Kernel:
             [Path(host.run.directory), Path(settings.socket)],
             str(settings.config.file) if settings.config.file is not None else None,
         )
-        workspaces.overlays.list_known = partial(list_lineages, settings.config.root, access.registry)
+        workspaces.overlays.list_known = partial(list_lineages, settings.config.root, self.callers.registry)
         return Jails(
             spawner=host.spawner,
             host=probe.read_host(),
@@ -167,13 +167,11 @@ class Kernel:
             output_rate=OutputRate(access.logs.fill),
         )
 
-    def _construct_telemetry(self, access: Access) -> Telemetry:
+    def _construct_telemetry(self) -> Telemetry:
         return Telemetry(
             config=self.settings.config,
             sampler=self.sampler,
-            registry=access.registry,
             callers=self.callers,
-            line=self.line,
             egress=self.network.egress,
             connection_limit=self.connection_limit,
             events=self.events,
@@ -182,25 +180,14 @@ class Kernel:
 
     def _construct_waker(self, access: Access) -> Waker:
         return Waker(
-            access.registry,
-            access.mail,
+            self.callers.registry,
+            self.callers.mail,
             access.event_log,
             self.callers.authorizer,
             self.supervision.wake,
             self.supervision.start_stop.end_idle,
             self.supervision.begun,
             self.timers.take_event,
-        )
-
-    def _construct_reload(self) -> Reload:
-        return Reload(
-            self.settings.config,
-            self.supervision,
-            self.callers,
-            self.servers,
-            self.jails.live_limits,
-            self.jails.workspaces.config_file,
-            self.jails.find_config_writers,
         )
 
     def look(self) -> Doing:
@@ -212,11 +199,11 @@ class Kernel:
             len(running),
             self.callers.mail.count_unkept(),
             sum(agent.caller.allowance.calls for agent in registry if agent.alive),
-            len(self.approvals.pending()),
+            len(self.callers.approvals.pending()),
         )
 
     def _construct_sampler(self, access: Access) -> Sampler:
-        measured = MeasuredAgents(access.registry, self.jails.disk)
+        measured = MeasuredAgents(self.callers.registry, self.jails.disk)
         sources = AgentSources(
             list_agents=measured.list_agents,
             find_agent=measured.find_agent,
@@ -231,8 +218,8 @@ class Kernel:
         config = self.settings.config
         environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: self.host.run.id}
         make = partial(Notices, directory=str(config.directory), environment=environment, runner=runner)
-        requests, approvals = config.approvals.notify, access.approvals
-        describe = describe_notice(approvals, access.registry, requests=not requests)
+        requests, approvals = config.approvals.notify, self.callers.approvals
+        describe = describe_notice(approvals, self.callers.registry, requests=not requests)
         return (
             make("approvals.notify", requests, listed="requests", describe=describe_request(approvals)),
             make("notify.command", config.notify.command, listed="notices", describe=describe),
@@ -242,7 +229,7 @@ class Kernel:
         """The agent tree, not running yet."""
         kernel = self.settings.config.kernel
         return Supervision(
-            registry=access.registry,
+            registry=self.callers.registry,
             ports=CallerPorts(
                 make=self.callers.of_agent,
                 declare=self.callers.declare,
@@ -251,14 +238,14 @@ class Kernel:
                 keep_mail=self.callers.mail.keep,
             ),
             deps=LifeDeps(
-                registry=access.registry,
+                registry=self.callers.registry,
                 jails=self.jails,
                 connection_limit=self.connection_limit,
                 poller=self.poller,
                 run=self.host.run,
                 sweeper=self.sweeper,
                 host_view=host_view,
-                health=HealthChecks(access.registry, runner),
+                health=HealthChecks(self.callers.registry, runner),
                 background=self.callers.background,
                 serve=self.network.openai_endpoint(),
                 serve_network=self.network.serve_filtered,
@@ -272,38 +259,29 @@ class Kernel:
             stop_timeout=kernel.stop_timeout,
         )
 
-    def _list_services(self, access: Access, host_view: View) -> Services:
+    def _list_services(self, access: Access) -> Services:
         """What the system calls use."""
         config = self.settings.config
         return Services(
-            registry=access.registry,
             supervision=self.supervision,
-            reload=self.reload.request,
             callers=self.callers,
-            mail=access.mail,
             state=access.state,
             events=access.event_log,
             traffic=self.traffic,
-            line=self.line,
-            kernel_account=self.model.account,
             sampler=self.sampler,
             audit=access.audit,
             lives=access.lives,
-            approvals=access.approvals,
             logs=access.logs,
             storage=self.storage,
-            background=self.callers.background,
-            host_view=host_view,
             http=self.network.client,
             mcp=self.servers,
             snapshots=self.snapshots,
             recordings=self.recordings,
             replays=self.replays,
-            images=self.jails.images,
             imports=self.imports,
+            reload=self.reload.request,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
-            upstream_proxy=self.network.egress.upstream_proxy,
         )
 
     def forget_agent(self, agent: Agent) -> None:
@@ -317,7 +295,25 @@ class Kernel:
         waiting = {
             "model": self.line.depth,
             "mailboxes": sum(len(mailbox.messages) for mailbox in self.callers.mail),
-            "approvals": len(self.approvals.pending()),
+            "approvals": len(self.callers.approvals.pending()),
             "audit": self.traffic.audit.waiting,
         }
         return LoopCounts(limit.connections, limit.capacity, waiting)
+
+
+def connect_recorder(recorder: Recorder, access: Access) -> None:
+    """Connect the recorder of calls with what it records: callers, lives of agents, and the secrets of the kernel.
+
+    Call it when the observer of all calls is known, before a caller gets its table.
+    """
+    callers = access.callers
+
+    def list_secrets() -> list[tuple[str, str]]:
+        return [*callers.secrets.list_named(), *(("model key", key) for key in callers.line.contents.keys)]
+
+    recorder.registry, recorder.below = access.callers.registry, callers.tables.observer
+    recorder.maker.build_reply, recorder.maker.list_secrets = build_reply, list_secrets
+    recorder.choose_tables = callers.choose_tables
+    callers.tables.recorder, callers.tables.is_recorded = recorder, recorder.wants
+    callers.tables.watch = CommandFiles(recorder).watch
+    access.events.subscribe(recorder.take_event)

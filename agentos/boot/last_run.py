@@ -22,6 +22,7 @@ from attrs import define
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentos.agents.tree.event_lines import format_time
 from agentos.database import Database, DatabaseError
 from agentos.database_file import Identity
 from agentos.private_files import display_path, read_file, replace_file
@@ -160,10 +161,6 @@ def describe_loss(last: RunRecord | None) -> str | None:
 
 def count(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number > 1 else ''}"
-
-
-def format_time(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 @functools.cache

@@ -12,11 +12,9 @@ from agentos.access.http_permit import make_permit
 from agentos.agents.tree.supervision import Supervision
 from agentos.database import Database
 from agentos.kernel.caller import Caller
-from agentos.llm.line import Line
 from agentos.mcp.pins import Pins, asker_name
 from agentos.mcp.servers import Servers
 from agentos.mcp.settings import ServerSettings
-from agentos.permissions.approvals.approvals import Approvals
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.client import Client
@@ -37,13 +35,13 @@ class McpSetup:
     _servers: Servers | None = None
     _identities: dict[str, tuple[Caller, PermissionSet]] = field(factory=dict)
 
-    def open_servers(self, supervision: Supervision, line: Line, client: Client) -> Servers:
+    def open_servers(self, supervision: Supervision, client: Client) -> Servers:
         """Construct the kernel's MCP servers."""
         self._servers = Servers(
             settings=self.settings,
             supervision=supervision,
             find_owner=lambda: self.owner,
-            line=line,
+            line=self.callers.line,
             pins=self.pins,
             open_remote=partial(self.open_remote, client),
         )
@@ -78,11 +76,9 @@ class McpSetup:
         return RemoteTransport(settings.url, client, caller.id, make_permit(self.callers, caller))
 
 
-async def set_up_mcp(
-    database: Database, approvals: Approvals, callers: Callers, settings: Mapping[str, ServerSettings]
-) -> McpSetup:
+async def set_up_mcp(database: Database, callers: Callers, settings: Mapping[str, ServerSettings]) -> McpSetup:
     """Load the decisions about the tools of these servers. Raises ``DatabaseError``."""
     made = McpSetup(callers, settings)
-    made.pins = approvals.pins = Pins(database, approvals, made.find_identity)
+    made.pins = callers.approvals.pins = Pins(database, callers.approvals, made.find_identity)
     await made.pins.load(settings)
     return made

@@ -18,7 +18,6 @@ from agentos.agents.life.life import wait_first
 from agentos.config.load import Config
 from agentos.kernel.caller import Caller
 from agentos.kernel.wire.listener import ConnectionLimit
-from agentos.llm.line import Line
 from agentos.recordings.replay.network import refuse_connections
 from agentos.services.http.cassette import Cassette
 from agentos.services.http.client import Client
@@ -71,7 +70,6 @@ class Network:
 
     config: Config
     callers: Callers
-    line: Line
     connection_limit: ConnectionLimit
     files: HttpFiles
     egress: Egress = field(init=False)
@@ -90,7 +88,7 @@ class Network:
         from agentos.gateways.endpoint import Endpoints  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
 
         max_payload = self.config.kernel.max_payload
-        endpoints = Endpoints(self.line, self.callers.queue_path, self.connection_limit, max_payload)
+        endpoints = Endpoints(self.callers.line, self.callers.queue_path, self.connection_limit, max_payload)
 
         async def serve(listener: socket.socket, caller: Caller, key: str | None) -> None:
             on_host = key is not None  # otherwise it is in a jail's own network

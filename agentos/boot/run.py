@@ -130,11 +130,11 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         files = await run_in_thread(HttpFiles.read, settings.config)
         stores = Stores(events, model, database, audit, logs, stored, event_log, secrets, caller_ids, message_ids)
         access = open_access(settings.config, settings.show, host, stores)
-        await access.approvals.load(check.find_given())
-        await access.mail.load()
+        await access.callers.approvals.load(check.find_given())
+        await access.callers.mail.load()
         if last is not None and message_ids.is_new:
             log.info('messages to declared agents outlive the kernel from now on, except with mailbox = "memory"')
-        mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
+        mcp = await set_up_mcp(database, access.callers, settings.config.mcp)
         kernel = Kernel(settings, host, model, access, stops, runs, mcp, recorder, recordings, files)
         if (killed := await run_in_thread(describe_kill, last)) is not None:
             events.publish(killed)

@@ -65,7 +65,7 @@ def start_services(kernel: Kernel, nursery: trio.Nursery, listener: socket.socke
     nursery.start_soon(listen_again, kernel.settings.socket, partial(serve_operators, kernel))
     for service in (
         *(kernel.host.spawner, kernel.sweeper, kernel.jails, kernel.line, network.client, kernel.reload),
-        *(kernel.servers, kernel.pins, kernel.lives, kernel.approvals, kernel.state, mail.leases),
+        *(kernel.servers, kernel.pins, kernel.lives, callers.approvals, kernel.state, mail.leases),
         *(kernel.event_log, callers.background, kernel.sampler, kernel.telemetry, kernel.recorder),
         *(kernel.recordings, kernel.timers, kernel.waker, kernel.replays),
     ):

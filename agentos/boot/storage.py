@@ -13,7 +13,7 @@ def bound_storage(settings: StorageTable, host: Host, access: Access) -> Storage
     logs = access.logs
 
     async def free_ended(wanted: int) -> int:
-        kept = {KERNEL, *(agent.name for agent in access.registry if not agent.over.is_set())}
+        kept = {KERNEL, *(agent.name for agent in access.callers.registry if not agent.over.is_set())}
         return await logs.free(wanted, lambda file: file.name not in kept)
 
     async def free_kernels(wanted: int) -> int:

@@ -9,13 +9,11 @@ import trio
 from attrs import define, field
 
 from agentos.access.callers import Callers
-from agentos.agents.registry import Registry
 from agentos.config.load import Config
 from agentos.http.users import FindUser
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.kernel.wire.listener import BACKLOG, ConnectionLimit
-from agentos.llm.line import Line
 from agentos.services.http.addresses import format_authority
 from agentos.services.http.egress import Egress
 from agentos.services.http.secrets import read_source
@@ -33,9 +31,7 @@ class Telemetry:
 
     config: Config
     sampler: Sampler
-    registry: Registry
     callers: Callers
-    line: Line
     egress: Egress
     connection_limit: ConnectionLimit
     events: Events
@@ -56,7 +52,7 @@ class Telemetry:
         from agentos.telemetry.otel import TraceExporter  # 0.4 s
         from agentos.telemetry.spans import Spans
 
-        spans = Spans(self.registry, self.line, self.config.otel.contents)
+        spans = Spans(self.callers.registry, self.callers.line, self.config.otel.contents)
         self.callers.tables.observer = spans
         self.events.subscribe(spans.take_event)
         self._services.append(TraceExporter(spans, endpoint).serve)
@@ -73,7 +69,7 @@ class Telemetry:
                 raise BootError(f"{self.config.file}: [metrics] token_from: {error}") from None
         listener = listen_tcp(host, port)
         caller = Caller(0, "guest", "the metrics endpoint", Table(()), self.callers.authorizer, self.callers.audit)
-        exposition = Exposition(Source(self.sampler, self.registry, self.callers, self.line).take)
+        exposition = Exposition(Source(self.sampler, self.callers.registry, self.callers, self.callers.line).take)
         endpoint = MetricsEndpoint(listener, self.connection_limit, caller, exposition, self.find_user, token)
 
         async def serve() -> None:

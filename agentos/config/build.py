@@ -38,6 +38,7 @@ from agentos.config.tables.http import HttpTable, read_http
 from agentos.config.tables.llm import LLMTable, check_prices, read_llm
 from agentos.config.tables.permissions import read_agent_permissions, read_permissions
 from agentos.config.tables.telemetry import MetricsTable, read_metrics, read_otel
+from agentos.kernel.wire.listener import MAX_PATH_BYTES
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
@@ -60,7 +61,6 @@ from .tables.mcp import McpTable, read_mcp
 from .toml_lines import Keys
 from .waiting import find_waiting_mistakes
 
-MAX_SOCKET_PATH = 107  # bytes
 ROOT = "root"
 LOG_FILES = 4  # files that `max_total` has room for at least
 
@@ -167,8 +167,8 @@ class Builder(Reader):
         found = self.resolve_path(given)
         if given == "":
             self.mistakes.append((("kernel", name), "expected a path, got an empty one: leave it out for the default"))
-        elif found is not None and name == "socket" and (size := len(os.fsencode(found))) > MAX_SOCKET_PATH:
-            message = f"expected a path of at most {MAX_SOCKET_PATH} bytes, which is all that Linux takes, got {size}"
+        elif found is not None and name == "socket" and (size := len(os.fsencode(found))) > MAX_PATH_BYTES:
+            message = f"expected a path of at most {MAX_PATH_BYTES} bytes, which is all that Linux takes, got {size}"
             self.mistakes.append((("kernel", name), message))
         return found
 

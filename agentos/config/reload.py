@@ -6,7 +6,7 @@ request, leaves nothing half done.
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 import trio
@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from agentos.access.callers import Callers
 from agentos.agents.tree.changes import TreeChange, compare_trees
 from agentos.agents.tree.supervision import Supervision
-from agentos.agents.workspaces.config_file import ConfigFile, Unprotected
+from agentos.agents.workspaces.config_file import Unprotected
 from agentos.kernel.internal_errors import internal
 from agentos.mcp.servers import Servers, find_changed
 from agentos.services.events import ConfigReloaded
@@ -31,6 +31,7 @@ from .load import Config, ConfigError, load
 log = logging.getLogger("agentos.reload")
 
 MAX_WAITING = 16  # reloads that wait for the one that is made
+TABLES = ("kernel", "logs", "storage", "recording", "llm", "http", "approvals", "notify", "metrics", "otel")  # at start
 
 
 class Reloaded(Struct, frozen=True):
@@ -56,19 +57,12 @@ Queue = tuple[trio.MemorySendChannel[Job], trio.MemoryReceiveChannel[Job]]
 
 @define(eq=False)
 class Reload:
-    """``config`` is what holds now: the running kernel's settings with the agents of the last reload.
-
-    ``live_limits`` are the limits that this host can change while an agent runs. ``file`` may be in a workspace, and
-    ``find_writers`` returns the agents that can write to it.
-    """
+    """``config`` is what holds now: the running kernel's settings with the agents of the last reload."""
 
     config: Config
     supervision: Supervision
     callers: Callers
     servers: Servers
-    live_limits: Collection[str]
-    file: ConfigFile
-    find_writers: Callable[[], Awaitable[Collection[str]]]
     _queue: Queue = field(factory=lambda: trio.open_memory_channel[Job](MAX_WAITING))
 
     async def request(self, dry_run: bool) -> Reloaded:
@@ -112,14 +106,14 @@ class Reload:
             job.done.set()
 
     async def _reload(self, dry_run: bool) -> Reloaded:
-        supervision = self.supervision
-        writers = await self.find_writers()  # first: no agent can write to the file while it is read
+        supervision, jails = self.supervision, self.supervision.deps.jails
+        writers = await jails.find_config_writers()  # first: no agent can write to the file while it is read
         new = await self._load()
         if not dry_run:
             await self._check_protected(writers)
         if supervision.stopping or supervision.root.exit is not None:
             raise Unavailable("the kernel is stopping")
-        found = compare_configs(self.config, new, self.live_limits)
+        found = compare_configs(self.config, new, jails.live_limits)
         values = await self._read_secrets(new)
         changed = self.callers.secrets.find_changed(new.http.secrets, values)
         found = structs.replace(found, settings=[*found.settings, *(f"http.secrets.{name}" for name in changed)])
@@ -159,7 +153,8 @@ class Reload:
     async def _check_protected(self, writers: Collection[str]) -> None:
         """Raise ``BadRequest`` if an agent may have written the file that was just read."""
         try:
-            await run_in_thread(self.file.check_protected, writers)
+            config_file = self.supervision.deps.jails.workspaces.config_file
+            await run_in_thread(config_file.check_protected, writers)
         except Unprotected as error:
             raise BadRequest(str(error)) from None
 
@@ -202,18 +197,8 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
     ]
     restart = [
         f"{table}.{name}"
-        for table, had, gets in (
-            ("kernel", old.kernel, new.kernel),
-            ("logs", old.logs, new.logs),
-            ("storage", old.storage, new.storage),
-            ("recording", old.recording, new.recording),
-            ("llm", old.llm, new.llm),
-            ("http", old.http, new.http),
-            ("approvals", old.approvals, new.approvals),
-            ("notify", old.notify, new.notify),
-            ("metrics", old.metrics, new.metrics),
-            ("otel", old.otel, new.otel),
-        )
+        for table in TABLES
+        for had, gets in [(getattr(old, table), getattr(new, table))]
         for name in list_fields(gets)
         if getattr(had, name) != getattr(gets, name) and (table, name) != ("http", "secrets")  # they hold at once
     ]

@@ -4,34 +4,29 @@
 to.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from attrs import field, frozen
 
+from agentos.agents.builder import AgentFields
 from agentos.agents.spec import (
-    CHECKED_RULE,
     INTENSITY_RULE,
     NAME,
     NAME_RULE,
-    PERIOD_RULE,
     RESERVED_RULE,
     STOP_TIMEOUT,
-    HealthCheck,
-    OnCrash,
     OnGiveUp,
-    Runtime,
+    Period,
     Strategy,
+    Words,
     WorkspaceMode,
     is_reserved,
 )
-from agentos.agents.waking.schedule import Schedule
-from agentos.agents.waking.start import StartReason
 from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
-from agentos.sandbox.policy import Network
 from agentos.sandbox.start.zygote import TIMEOUT
 from agentos_sdk.encoding.codec import Rule, Seconds, Size
-from agentos_sdk.values import Backoff, Limits, Share
+from agentos_sdk.values import Backoff, Share
 from supervisors.strategy import AutoShutdown, Restart
 
 MIN_STORAGE = 64 << 20  # bytes; the audit log takes 14 MiB of them at its beginning
@@ -44,16 +39,13 @@ Name = Annotated[
     Rule(lambda name: not is_reserved(name), RESERVED_RULE),
 ]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
-Words = Annotated[Sequence[str], Rule(len, "at least one word")]
 Shutdown = Seconds | Literal["brutal_kill", "infinity"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 Intensity = Annotated[int, INTENSITY_RULE]
 Patience = Annotated[Seconds, Rule(lambda seconds: 0 < seconds <= 3600, "a duration above 0s, at most 1h")]
-Period = Annotated[Seconds, PERIOD_RULE]
 
 Limit = Literal["memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp"]
-Level = Literal["strict", "standard", "best_effort", "none"]
 
 
 @frozen(kw_only=True)
@@ -196,35 +188,9 @@ class WorkspaceTable:
 
 
 @frozen(kw_only=True)
-class AgentTable(ChildTable):
+class AgentTable(ChildTable, AgentFields):
     """A child without a type, or with ``type = "agent"``. Relative paths are resolved against the file's directory."""
 
-    script: str | None = None
-    command: Words | None = None
-    args: Sequence[str] | None = None
-    env: Mapping[str, str] | None = None
-    cwd: str | None = None
-    python: str | None = None
     framework: str | None = None
-    ready: Literal["hello"] | None = None
-    required: bool | None = None
-    start_timeout: Period | None = None
-    watchdog: Annotated[Seconds, CHECKED_RULE] | None = None
-    health: HealthCheck | None = None
-    mailbox: Literal["kept", "memory"] | None = None
-    schedule: Schedule | None = None
-    start: StartReason | None = None
-    idle_stop: Annotated[Seconds, CHECKED_RULE] | None = None
-    record: bool | None = None
-    on_crash: OnCrash | None = None
-    sandboxed: bool | None = None
-    network: bool | Network | None = None
-    isolation: Level | None = None
-    limits: Limits | None = None
-    code: str | None = None
     workspace: str | WorkspaceTable | None = None
-    runtime: Runtime | None = None
-    terminals: bool | None = None
-    image: str | None = None
-    user: Literal["root"] | None = None
     permissions: object = None

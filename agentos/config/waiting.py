@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from agentos.agents.spec import AgentSpec, GroupSpec
-from agentos.agents.waking.start import OnEvent
+from agentos.agents.waking.schedule import OnEvent
 from agentos_sdk.calls.events import is_type_pattern
 
 AGAIN = (

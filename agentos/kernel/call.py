@@ -84,6 +84,7 @@ async def send_nothing(chunk: bytes) -> None:
 class Call:
     """Context of a waiting call, passed to the function that does it.
 
+    ``send`` sends a CHUNK frame and returns when the socket has taken it: a slow reader slows only its own stream.
     ``undelivered``, if that function sets it, is called when the reply could not be written to the socket. It puts back
     what the reply removed, such as messages. ``remark`` is added to the call's description in the audit log, and
     ``outcome`` stands there instead of the code of the call's error.
@@ -91,7 +92,7 @@ class Call:
 
     caller: "Caller"
     streams: bool  # the sender takes chunks; on a connection: it uses protocol version 2
-    _send: Callable[[bytes], Awaitable[None]] = send_nothing
+    send: Callable[[bytes], Awaitable[None]] = send_nothing
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     undelivered: Callable[[], None] | None = None
     remark: str = ""
@@ -115,14 +116,10 @@ class Call:
 
     def tee(self, take: Callable[[bytes], object]) -> None:
         """Have ``take`` see each chunk before it is sent."""
-        send = self._send
+        send = self.send
 
         async def send_both(chunk: bytes) -> None:
             take(chunk)
             await send(chunk)
 
-        self._send = send_both
-
-    async def send(self, chunk: bytes) -> None:
-        """Send a CHUNK frame. Returns when the socket has taken it: a slow reader slows only its own stream."""
-        await self._send(chunk)
+        self.send = send_both

@@ -3,6 +3,7 @@
 The identity comes from the socket, never from the contents of a frame.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -134,7 +135,8 @@ class Replayed(Protocol):
 class Caller:
     """The identity that makes calls: an agent with all its connections, or one connection of the operator.
 
-    A guest is an operator's connection that gave up rights permanently; ``become`` does that where it is possible.
+    A guest is an operator's connection that gave up rights permanently; ``become`` does that where it is possible: it
+    takes the caller, the guest's name, a level or rules, and whether its mailbox is kept, and raises a ``CallError``.
     ``family`` groups callers that count together for limits: an agent with all its descendants, a guest's connections.
     ``greeted`` is set at HELLO; an agent gets a new one for each life.
     ``approvals``: where its calls wait for a person; None: what needs approval is refused. ``uid`` is that of the
@@ -154,7 +156,7 @@ class Caller:
     family: str = ""
     _turn: trio.Lock | None = None
     greeted: trio.Event = field(factory=trio.Event)
-    become: "Become | None" = None
+    become: "Callable[[Caller, str | None, str | None, object, bool], Awaitable[None]] | None" = None
     approvals: Approvals | None = None
     uid: int | None = None
     counts: CallCounts = field(factory=CallCounts)
@@ -194,17 +196,6 @@ class Caller:
         """The audit log entry for a call of this caller."""
         caller, by = (self.id, self.name, self.kind), (decision.effect, decision.rule)
         return Entry(*caller, call, about, *by, phase, outcome, duration, intent, self.family, decision.reason)
-
-
-class Become(Protocol):
-    """Turns an operator's connection into a guest named ``name`` with a level or rules; raises a ``CallError``.
-
-    ``kept``: its mailbox is.
-    """
-
-    async def __call__(
-        self, caller: Caller, name: str | None, level: str | None, permissions: object, kept: bool
-    ) -> None: ...
 
 
 def describe_object(right: Right, about: str | None = None) -> str:

@@ -15,7 +15,7 @@ from agentos_sdk.opcodes import Op
 from .exec_decision import HARMLESS_FILES, deny_dangerous
 from .exec_request import ExecRequest
 from .levels import DENIALS, LEVELS, is_wider
-from .link_sets import is_link_set
+from .link_sets import LINK_SETS
 from .narrowing import find_wider_grant, has_same_content
 from .patterns.base import Names
 from .patterns.prefixes import intersect_prefixes
@@ -82,7 +82,7 @@ class EffectivePermissions:
 
     def is_of_link(self) -> bool:
         """Whether the operator gave these by a link to the dashboard."""
-        return any(is_link_set(one.own) for one in self.chain())
+        return any(one.own is given for one in self.chain() for given in LINK_SETS.values())
 
     def forget_layers(self) -> None:
         """Compile the sets anew: the names in them have other values."""

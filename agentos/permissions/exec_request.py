@@ -37,7 +37,7 @@ class ExecRequest(Struct, frozen=True):
         """The text that no other command has: quoted, a command can't contain what looks like its directory."""
         place = "" if self.jailed else "the host directory "
         given = f" with {self.given}" if self.given else ""
-        return f"{_quote(self.reading.text)} in {place}{_quote(self.directory)}{given}"
+        return f"{quote_json(self.reading.text)} in {place}{quote_json(self.directory)}{given}"
 
     def redirect_paths(self) -> tuple[tuple[Redirect, str | None], ...]:
         """Each redirection with the path that it means; ``None`` where that is not known."""
@@ -53,7 +53,7 @@ class ExecRequest(Struct, frozen=True):
         return "/" + os.path.normpath(os.path.join(self.directory, target)).lstrip("/")
 
 
-def _quote(text: str) -> str:
+def quote_json(text: str) -> str:
     """The text as a JSON string, with what isn't ASCII as it is."""
     return json.dumps(text, ensure_ascii=False)
 

@@ -34,7 +34,3 @@ LINK_SETS: Final[Mapping[str, PermissionSet]] = {
     ),
     "approver": _define("an approver's link", ("DECIDE",)),
 }
-
-
-def is_link_set(given: PermissionSet) -> bool:
-    return any(given is one for one in LINK_SETS.values())

@@ -8,8 +8,7 @@ from agentos.kernel.ports import Effect
 from .levels import LEVELS
 from .patterns.base import Names
 from .rule import PermissionSet, Rule
-from .rules import parse_pattern
-from .unreachable_rules import Line, covers
+from .unreachable_rules import covers, parse_line
 
 GRANTED_BY: dict[Effect, tuple[Effect, ...]] = {"allow": ("allow",), "ask": ("allow", "ask"), "deny": ()}
 
@@ -41,12 +40,8 @@ def _is_covered(rule: Rule, rules: Sequence[Rule], names: Names) -> bool:
     candidates = [one for one in rules if one.kind == rule.kind and one.effect in GRANTED_BY[rule.effect]]
     if any(one.text == rule.text for one in candidates):
         return True
-    line = _parse_rule(rule, names)
-    return any(covers(_parse_rule(one, names), line, deny=False) for one in candidates)
-
-
-def _parse_rule(rule: Rule, names: Names) -> Line:
-    return Line(rule, parse_pattern(rule.kind, rule.text, names), rule.source)
+    line = parse_line(rule, names)
+    return any(covers(parse_line(one, names), line, deny=False) for one in candidates)
 
 
 @lru_cache(64)

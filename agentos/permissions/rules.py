@@ -13,10 +13,9 @@ from agentos_sdk.opcodes import Op
 from .exec_decision import ExecDecision
 from .exec_request import ExecRequest
 from .patterns import commands, domains, paths
-from .patterns import names as name_patterns
 from .patterns.base import Names, Pattern
 from .patterns.globs import literal_prefix
-from .patterns.names import NamePattern
+from .patterns.names import ModelPattern, NamePattern
 from .patterns.prefixes import reduce_prefixes
 from .rule import EFFECTS, KIND_OF_ACTION, KINDS, Kind, PermissionSet, Rule, decision_by, deny_by_default, strictness
 from .rule_index import RuleIndex
@@ -112,16 +111,12 @@ class Rules:
         right, name = Right(action), action.upper()
         found = self._match("calls", name, right)
         if found.effect == "deny" and self.find_denial("calls", name) is None and action in KIND_OF_ACTION:
-            for effect in ("allow", "ask"):  # a grant or question about its objects allows the call
-                if (rule := self._any_rule(KIND_OF_ACTION[action], effect)) is not None:
-                    return rule.grant
+            about = [rule for rule in self.set.rules if rule.kind == KIND_OF_ACTION[action] and rule.effect != "deny"]
+            if about:  # a grant or question about its objects allows the call
+                return min(about, key=lambda rule: rule.effect).grant
             if action == "http":  # granted by rules that don't bear the name of the call
                 return deny_by_default(right, self.set.name, "; it has no rules for domains")
         return found
-
-    def _any_rule(self, kind: Kind, effect: Effect) -> Rule | None:
-        """Any rule of that kind and effect."""
-        return next((rule for rule in self.set.rules if (rule.kind, rule.effect) == (kind, effect)), None)
 
     def grants_by_address(self, wanted: Destination) -> bool:
         """Whether a rule that allows it, or asks about it, has exactly its address and port."""
@@ -222,6 +217,4 @@ def parse_pattern(kind: Kind, text: str, names: Names) -> Pattern:
         return domains.parse_domain_pattern(text)
     if (kind == "agents" and text == OWN) or (kind == "send" and text in RELATIONS):
         return _RelationPattern(text)
-    if kind == "models":
-        return name_patterns.parse_model_pattern(text)
-    return name_patterns.parse_name_pattern(text)
+    return ModelPattern.parse(text) if kind == "models" else NamePattern.parse(text)

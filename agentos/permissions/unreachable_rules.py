@@ -50,7 +50,7 @@ def find_unreachable(
     lines: Sequence[Line], basis: Sequence[Rule], names: Names
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """The keys of each rule that can't have an effect, and why. ``basis`` are the rules of the set's level."""
-    search = _Search(lines, [_parse_rule(rule, names) for rule in (*basis, *DENIALS.rules)])
+    search = _Search(lines, [parse_line(rule, names) for rule in (*basis, *DENIALS.rules)])
     for line in lines:
         why = search.find_stronger(line) or search.find_repeated(line) or search.find_missing_grant(line)
         if why is not None:
@@ -139,7 +139,8 @@ def _group_lines(lines: Iterable[Line]) -> dict[tuple[Effect, Kind], list[Line]]
     return groups
 
 
-def _parse_rule(rule: Rule, names: Names) -> Line:
+def parse_line(rule: Rule, names: Names) -> Line:
+    """A rule that wasn't written in the set that is read."""
     place = "default denial" if rule.effect == "deny" else rule.source
     return Line(rule, parse_pattern(rule.kind, rule.text, names), place)
 

@@ -245,10 +245,6 @@ class EventCalls:
         )
 
 
-def syscalls(log: EventLog, registry: Registry, authorizer: PermissionAuthorizer) -> tuple[Syscall, ...]:
-    return EventCalls(log, registry, authorizer).syscalls()
-
-
 def check_since(since: int | None, boot: str | None) -> None:
     if boot is not None and since is None:
         raise BadRequest("boot: expected only with since")

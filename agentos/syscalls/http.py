@@ -14,7 +14,6 @@ from attrs import frozen
 from agentos import __version__
 from agentos.access.callers import Callers
 from agentos.access.http_permit import make_permit
-from agentos.kernel.background import Background
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -127,14 +126,18 @@ class Requests:
             pass
         return b"base64", await base64_pieces(body)
 
-
-def syscalls(client: Client, callers: Callers, background: Background, max_payload: int) -> tuple[Syscall, ...]:
-    prepare = Requests(client, callers, max_payload).prepare
-    return (
-        Syscall(
-            Op.HTTP, HTTP, prepare=prepare, limit=max_payload, verbatim=("body",), audit="intent", background=background
-        ),
-    )
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(
+                Op.HTTP,
+                HTTP,
+                prepare=self.prepare,
+                limit=self.most,
+                verbatim=("body",),
+                audit="intent",
+                background=self.callers.background,
+            ),
+        )
 
 
 def parse_hop(url: str, method: str) -> Hop:

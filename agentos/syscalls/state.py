@@ -162,10 +162,6 @@ class StateCalls:
         return found[:wanted]
 
 
-def syscalls(spaces: StateSpaces, granted_prefixes: GrantedPrefixes) -> tuple[Syscall, ...]:
-    return StateCalls(spaces, granted_prefixes).syscalls()
-
-
 def prepare(action: str, key: str, scope: Scope, act: Callable[[Any], object], agent: str | None = None) -> Prepared:
     """The right to a global key by its name. About a private key, the caller's own, only the call is decided.
 

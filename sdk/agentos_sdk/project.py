@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from .errors import ConnectionFailed
@@ -201,13 +201,17 @@ def is_own_config(file: str) -> bool:
         raise ConnectionFailed(f"{where} isn't a regular file: remove it, give another file, or a socket with --socket")
     if not is_config(file):
         return False
-    for status in (os.lstat(file), found):
-        if status is not None and status.st_uid not in trusted_uids():
-            raise ConnectionFailed(
-                f"{where} belongs to uid {status.st_uid}, so it isn't obeyed unless it is named: "
-                f"give the file to the command, or choose a socket with --socket"
-            )
+    check_owners(where, {status.st_uid for status in (os.lstat(file), found) if status is not None})
     return True
+
+
+def check_owners(file: str, uids: Iterable[int]) -> None:
+    """Raise :class:`ConnectionFailed` if one of these owners of a file, which isn't named, isn't trusted."""
+    if strangers := sorted({*uids} - trusted_uids()):
+        raise ConnectionFailed(
+            f"{file} belongs to uid {strangers[0]}, so it isn't obeyed unless it is named: "
+            f"give the file to the command, or choose a socket with --socket"
+        )
 
 
 def is_config(file: str) -> bool:

@@ -13,7 +13,7 @@ FIGURES = {
     "NOOP": (7, 5, 3),
     "READ": (77, 26, 25),
     "THINK": (245, 54, 49),
-    "EXEC": (214, 58, 47),
+    "EXEC": (214, 58, 44),
     "SPAWN": (448, 103, 113),
 }
 MARGIN = 1.05  # EXEC and SPAWN meet a few functions more while the kernel still clears up after their forerunners

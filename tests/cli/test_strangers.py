@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from agentos.userland.cli.common import Failed, default_config
+from agentos.userland.cli.kernel.run import load_configuration
 from agentos.userland.cli.main import cli
 from agentos_sdk import ConnectionFailed
 from agentos_sdk.blocking import AgentOSClient
@@ -110,6 +112,20 @@ def test_a_strangers_file_is_not_taken_unless_it_is_named(
 
     if words == ("check",):
         assert "fine: 1 agent" in desk.type(stranger.directory, "check", "agentos.toml")[1]
+
+
+@only_root
+def test_the_file_that_was_read_is_judged_not_what_was_there_before(
+    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(stranger.directory)
+    os.chown(stranger.file, 0, 0)
+    assert default_config(Path("agentos.toml"))
+    os.chown(stranger.file, OTHER, OTHER)  # as its owner does between the look and the reading
+
+    with pytest.raises(Failed, match=f"belongs to uid {OTHER}"):
+        load_configuration(Path("agentos.toml"), as_json=False, named=False)
+    assert load_configuration(Path("agentos.toml"), as_json=False, named=True).owners == {OTHER}
 
 
 @only_root

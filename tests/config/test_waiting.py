@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from agentos.agents.spec import AgentSpec
-from agentos.agents.waking.schedule import Schedule
-from agentos.agents.waking.start import OnEvent
+from agentos.agents.waking.schedule import OnEvent, Schedule
 from agentos_sdk.encoding.codec import Seconds
 from tests.config.saying import loaded, said
 from tests.system.lives.test_containers import SLEEPS, child, group, member

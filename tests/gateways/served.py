@@ -40,8 +40,8 @@ from agentos.services.quotas import Quota
 from agentos.services.state.batch import StateLimits
 from agentos.services.state.rows import TABLES as STATE
 from agentos.services.state.state import State
-from agentos.syscalls.model.think import syscalls as think_syscalls
-from agentos.syscalls.state import syscalls as state_syscalls
+from agentos.syscalls.model.think import Thinking
+from agentos.syscalls.state import StateCalls
 from agentos_sdk.values import LLMClass
 from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
 from tests.llm.vendors.server import Vendor, serve
@@ -174,8 +174,8 @@ async def served(
             state = await State.load(database, StateLimits(max_keys, 10 << 20))
             table = Table(
                 [
-                    *think_syscalls(line, lambda caller: queue_path, Background(), max_payload),
-                    *state_syscalls(Spaces(Registry(), state), lambda caller, kind: [""]),
+                    *Thinking(line, lambda caller: queue_path, Background(), max_payload).syscalls(),
+                    *StateCalls(Spaces(Registry(), state), lambda caller, kind: [""]).syscalls(),
                 ]
             )
             caller = Caller(1, "agent", "agent", table, grants or Grants(), notebook or Notebook())

@@ -13,38 +13,39 @@ from agentos.syscalls import Services, table
 
 def syscalls() -> tuple[Syscall, ...]:
     """None of them may be called."""
-    registry, mail = Registry(), Mailboxes()
     nothing: Any = None
-    deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
+    deps = SimpleNamespace(
+        jails=SimpleNamespace(images=nothing),
+        host_view=View("/", "/"),
+    )
     callers = SimpleNamespace(
-        queue_path=nothing, authorizer=SimpleNamespace(holds_grant=nothing, granted_prefixes=nothing, observers=[])
+        registry=Registry(),
+        mail=Mailboxes(),
+        line=nothing,
+        approvals=nothing,
+        background=nothing,
+        kernel_account=nothing,
+        queue_path=nothing,
+        authorizer=SimpleNamespace(holds_grant=nothing, granted_prefixes=nothing, observers=[]),
     )
     services = Services(
-        registry=registry,
-        reload=nothing,
-        supervision=deps,  # type: ignore[arg-type]
+        supervision=SimpleNamespace(deps=deps),  # type: ignore[arg-type]
         callers=callers,  # type: ignore[arg-type]
-        mail=mail,
         state=SimpleNamespace(account=nothing),  # type: ignore[arg-type]
         events=EventLog(),
-        line=nothing,
-        kernel_account=nothing,
+        traffic=nothing,
         sampler=nothing,
         audit=nothing,
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
-        approvals=nothing,
         logs=nothing,
         storage=nothing,
+        http=SimpleNamespace(egress=nothing),  # type: ignore[arg-type]
+        mcp=nothing,
         snapshots=SimpleNamespace(overlays=nothing),  # type: ignore[arg-type]
         recordings=nothing,
         replays=nothing,
-        images=nothing,
         imports=nothing,
-        background=nothing,
-        traffic=nothing,
-        host_view=View("/", "/"),
-        http=nothing,
-        mcp=nothing,
+        reload=nothing,
         max_payload=1 << 20,
     )
     return table(services)

@@ -131,11 +131,9 @@ class CommandRunner:
         turn: Hashable = request.caller
         limits: list[Limit] = [(turn, MAX_PER_CALLER, "for you")]
         if isinstance(where, BesideAgent):
-            top, turn = where.agent, (where.agent.id, request.kind)
-            while top.parent is not None:
-                top = top.parent
+            turn = (where.agent.id, request.kind)
             limits = [(turn, MAX_PER_CALLER, f"in the jail of {where.agent.name}")]
-            limits += [(("family", top.id, request.kind), MAX_PER_FAMILY, "beside it and its relatives")]
+            limits += [(("family", where.agent.top.id, request.kind), MAX_PER_FAMILY, "beside it and its relatives")]
         with self._slots.take(
             *limits, (request.kind, MAX_PER_KIND, f"for callers of the kind {request.kind}")
         ) as number:
@@ -171,12 +169,12 @@ class CommandRunner:
                 if jail.sandbox.status is not None:  # its cgroup is removed
                     raise SandboxError("the sandbox has ended")
                 entry = await self._create_cgroup(undo, jail.group)
-                if jail.policy is None:
+                if (policy := jail.parts.policy) is None:
                     command = await self._start_unconfined(undo, program, jail.limits, entry)
                     jail.sandbox.register_entered(command)
                 else:
                     with trio.fail_after(ENTER_TIMEOUT):
-                        steps = (*jail.way_in, plan_program(jail.policy, program, jail.host))
+                        steps = (*jail.way_in, plan_program(policy, program, jail.parts.host))
                         command = await self.jails.spawner.enter(jail.sandbox, steps, cgroup=entry)
                     self.jails.replace_waiting(steps)
                     undo.push_async_callback(command.kill)

@@ -305,7 +305,7 @@ class Jails:
                 self.replace_waiting(parts.steps)  # it is used up, even if the start failed
         mount = parts.workspace.mount if parts.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
-        return Jail(sandbox, seen[-1], limits, parts.group, parts, parts.host, parts.policy, protected)
+        return Jail(sandbox, seen[-1], limits, parts.group, parts, protected)
 
     def replace_waiting(self, steps: Sequence[Step]) -> None:
         """Have a jail built in the background for the next plan like this one, which has been started."""

@@ -62,7 +62,7 @@ async def kill_left(living: Mapping[str, "Jail"]) -> NoReturn:
     while True:
         await trio.sleep(CHECK_INTERVAL)
         for jail in [*living.values()]:
-            image = jail.policy.image if jail.policy is not None else None
+            image = jail.parts.policy.image if jail.parts.policy is not None else None
             if image is None or not image.upper:
                 continue
             if await _look("images that are built", partial(is_free, Path(image.upper).parent)):

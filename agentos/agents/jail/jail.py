@@ -90,8 +90,6 @@ class Jail:
     limits: Limits
     group: Group | None
     parts: JailParts
-    host: Host  # as used for the plan
-    policy: Policy | None  # None: the program runs unconfined
     protected: Sequence[str] = ()  # names in its workspace that it must not write
     over: KillReason | None = None  # why the kernel has killed the program
     evidence: Evidence | None = None  # from its cgroup, once it has ended
@@ -104,8 +102,8 @@ class Jail:
     @cached_property
     def way_in(self) -> Sequence[Step]:
         """The steps of a command that enters it, before the command's own step."""
-        assert self.policy is not None, "only a jail is entered"
-        return plan_way_in(self.policy, self.host)
+        assert self.parts.policy is not None, "only a jail is entered"
+        return plan_way_in(self.parts.policy, self.parts.host)
 
     @property
     def own_processes(self) -> int:

@@ -54,21 +54,16 @@ def is_inside(path: str) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in JAIL_DIRECTORIES)
 
 
-def directory_inside(cwd: str | None) -> str:
-    """A working directory inside the jail."""
+def directory_of(spec: AgentSpec | None, cwd: str | None) -> str | None:
+    """A working directory inside the jail; in an image any directory will do, and None is the image's own."""
+    if spec is not None and spec.image is not None:
+        return absolute_inside(cwd) if cwd is not None else None
     path = absolute_inside(cwd or ".")
     if not is_inside(path):
         raise LayoutError(
             "cwd", f"expected a directory in {', '.join(JAIL_DIRECTORIES)}, which are all that a jail has, got {cwd!r}"
         )
     return path
-
-
-def directory_of(spec: AgentSpec | None, cwd: str | None) -> str | None:
-    """As :func:`directory_inside`; in an image any directory will do, and None is the image's own."""
-    if spec is None or spec.image is None:
-        return directory_inside(cwd)
-    return absolute_inside(cwd) if cwd is not None else None
 
 
 def resolved(spec: AgentSpec) -> AgentSpec:

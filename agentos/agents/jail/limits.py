@@ -44,7 +44,8 @@ def can_change(jail: Jail, spec: AgentSpec) -> bool:
     if jail.group is not None and "memory" in jail.group.controllers:
         return True
     # The watcher's figure can. But the limit of each process is twice the limit at the start, for good.
-    return jail.policy is not None and layout.limits(spec).memory <= jail.policy.limits.data
+    policy = jail.parts.policy
+    return policy is not None and layout.limits(spec).memory <= policy.limits.data
 
 
 def change_limits(jail: Jail, spec: AgentSpec, missing: Sequence[MissingLimit]) -> Layers:

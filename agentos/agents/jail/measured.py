@@ -17,7 +17,7 @@ from agentos.services.metrics.figures import MeasuredAgent, Reading
 
 from .jail import Jail
 from .root_access import Ended, directory_of
-from .usage import read_group
+from .usage import list_processes, read_group
 
 
 class LifeFigures(Struct, frozen=True):
@@ -95,17 +95,8 @@ def limits_in_force(agent: Agent, jail: Jail) -> dict[str, int]:
     """Its limits as the sampler needs them, without those that this host can't enforce."""
     found = jail.limits if agent.spec.jailed else agent.spec.limits
     named = {"memory": found.memory, "pids": found.max_pids, "disk": found.disk}
-    return {name: int(limit) for name, limit in named.items() if limit is not None and is_active(agent, name)}
-
-
-def is_active(agent: Agent, layer: str) -> bool:
-    found = agent.life.layers.get(layer)
-    return found is not None and found.active
-
-
-def list_processes(jail: Jail) -> Sequence[processes.Process]:
-    """The processes of a jail without a cgroup, its PID 1 included."""
-    return processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
+    active = {name for name, layer in agent.life.layers.items() if layer.active}
+    return {name: int(limit) for name, limit in named.items() if limit is not None and name in active}
 
 
 def read_lives(jails: Mapping[int, Jail], with_pss: bool) -> Mapping[int, LifeFigures]:

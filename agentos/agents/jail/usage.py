@@ -31,7 +31,7 @@ def read_usage(agent: Agent) -> ResourceUsage:
         return agent.life.used or ResourceUsage(reason="nothing has counted" if agent.lives else NOT_RUN)
     if jail.group is not None:
         return read_group(jail)
-    living = processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
+    living = list_processes(jail)
     held = sum(map(processes.read_memory, processes.distinct_memory(living)), processes.Memory())
     seconds, threads = processes.count_time_and_threads(living)
     return ResourceUsage(
@@ -41,6 +41,11 @@ def read_usage(agent: Agent) -> ResourceUsage:
         source=f"/proc, {'PSS' if held.exact else 'RSS'}; without what it spawned and what runs beside it",
         reason=NO_CGROUP,
     )
+
+
+def list_processes(jail: Jail) -> Sequence[processes.Process]:
+    """The processes of a jail without a cgroup, its PID 1 included. Blocks."""
+    return processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
 
 
 def read_group(jail: Jail) -> ResourceUsage:

@@ -20,6 +20,7 @@ from attrs import define, field
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from agentos.kernel.wire.listener import MAX_PATH_BYTES
 from agentos.private_files import check_parents, read_file, replace_file
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.watch.disk import read_tmpfs
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 RUN_VARIABLE = "AGENTOS_RUN_ID"
 ID_VARIABLE = "AGENTOS_AGENT_ID"
 LIFE_VARIABLE = "AGENTOS_LIFE"  # AGENT.LIFE: processes left by one life must not be taken for those of the next
-MAX_DIRECTORY_BYTES = 107 - len("/agentos-12345678/4294967295.sock")  # so that socket paths fit
+MAX_DIRECTORY_BYTES = MAX_PATH_BYTES - len("/agentos-12345678/4294967295.sock")  # so that socket paths fit
 SCAN_DELAY_SECONDS = 0.05  # seconds between two scans for processes that ended agents left
 
 

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import Registry
 from agentos.services.events import (
     AgentEscalated,
     AgentExited,
@@ -133,9 +133,4 @@ def identify_log(registry: Registry, number: int) -> tuple[bool, str]:
     agent = registry.get(number)
     if agent is None:
         return False, ""
-    top = _find_top_ancestor(agent)
-    return agent.declared, f"guest {top.guest}" if top.guest is not None else top.name
-
-
-def _find_top_ancestor(agent: Agent) -> Agent:
-    return agent if agent.parent is None else _find_top_ancestor(agent.parent)
+    return agent.declared, f"guest {agent.top.guest}" if agent.top.guest is not None else agent.top.name

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from agentos.agents.life.life import wait_first
 from agentos.agents.life.lifecycle import AT_START, State, Step
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.services.events import AgentFailed, AgentStopped, AgentWoken
 from agentos_sdk.errors import BadRequest, NotFound, Unavailable
@@ -32,7 +32,6 @@ from .tracker import Tracker
 class StartStop(Struct, frozen=True):
     """The operations on declared agents and groups; ``restart_agent`` also takes agents that were spawned."""
 
-    registry: Registry
     tracker: Tracker
     kept: KeptStops
 
@@ -45,7 +44,7 @@ class StartStop(Struct, frozen=True):
 
     def list_members(self, path: Path) -> Sequence[Agent]:
         """The agents of a group and of the groups in it, in start order."""
-        return [self.registry.find(None, spec.name) for spec in self._get_group(path).agents()]
+        return [self.tracker.registry.find(None, spec.name) for spec in self._get_group(path).agents()]
 
     async def stop(self, agents: Sequence[Agent], by: str) -> None:
         """Stop declared agents; they decline to start until they are started. ``by`` is shown.
@@ -63,7 +62,7 @@ class StartStop(Struct, frozen=True):
                 for agent in wave:
                     left.remove(agent)
                     if agent.over.is_set():
-                        self.registry.change(agent, AgentStopped(agent.id, agent.name, by))
+                        self.tracker.registry.change(agent, AgentStopped(agent.id, agent.name, by))
                 async with trio.open_nursery() as together:
                     for path in {agent.path for agent in wave}:
                         together.start_soon(self._terminate, path, [one for one in wave if one.path == path], by)
@@ -113,7 +112,7 @@ class StartStop(Struct, frozen=True):
         if agent.wish.woken or agent.wish.stopped_by is not None or not agent.over.is_set():
             return
         supervisor = self._find_supervisor(agent)
-        self.registry.publish(AgentWoken(agent.id, agent.name, reason))
+        self.tracker.registry.publish(AgentWoken(agent.id, agent.name, reason))
         await self._begin(agent, supervisor)
         await _wait_until_settled(agent)
 
@@ -146,7 +145,7 @@ class StartStop(Struct, frozen=True):
                 return
         for child in group.children:
             if isinstance(child, AgentSpec):
-                await self.start_agent(self.registry.find(None, child.name), now)
+                await self.start_agent(self.tracker.registry.find(None, child.name), now)
             else:
                 await self.start_group((*path, child.name), now)
 
@@ -235,7 +234,7 @@ class StartStop(Struct, frozen=True):
             raise Unavailable(f"{agent.name} did not start: {failure.root_cause!r}") from None
 
     def _record_failed_start(self, agent: Agent, failure: StartFailed) -> None:
-        self.registry.change(agent, AgentFailed(agent.id, agent.name, f"START: {failure.root_cause!r}"))
+        self.tracker.registry.change(agent, AgentFailed(agent.id, agent.name, f"START: {failure.root_cause!r}"))
         if not agent.declared and agent.supervisor is not None:
             agent.supervisor.stop()
         else:
@@ -264,7 +263,7 @@ class StartStop(Struct, frozen=True):
                 if supervisor is not None or agent.life.nursery is None:
                     self.tracker.finish(agent)
             if (running := next((agent for agent in left if not agent.over.is_set()), None)) is not None:
-                await wait_first(self.tracker.wait_supervisor, running.over.wait)  # in a group that is still starting
+                await wait_first(self.tracker.started.wait, running.over.wait)  # in a group that is still starting
 
 
 def _stop(agent: Agent, by: str, stop: object = None) -> None:

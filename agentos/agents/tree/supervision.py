@@ -98,13 +98,13 @@ class Supervision:
 
     def __attrs_post_init__(self) -> None:
         self.tracker = Tracker(self.registry)
-        self.start_stop = StartStop(self.registry, self.tracker, self.kept_stops)
+        self.start_stop = StartStop(self.tracker, self.kept_stops)
         self.declared = DeclaredTree(
             self.tracker,
             self.start_stop,
             self.deps,
             self.ports,
-            self._add_declared,
+            self._add_agent,
             self._watch_more,
             self._update_queue_paths,
         )
@@ -115,10 +115,6 @@ class Supervision:
         self.tracker.add_supervisor(self.root)
         self.start_stop.hold_back([*self.registry])
         return self.root
-
-    def _add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:
-        """Create a declared agent, to be started by the supervisor with that path. Raises ``AlreadyExists``."""
-        return self._add_agent(spec, path, None, None, supervisor)
 
     async def run(self, ready: Callable[[Sequence[str]], None]) -> str | None:
         """Run the tree until it ends; returns why if it gave up, None if it was asked to end.
@@ -240,7 +236,7 @@ class Supervision:
         if self._asked.is_set() or not may_start:
             raise Unavailable(NOT_NOW)
         # Nothing is awaited before, so that it counts.
-        agent = self._add_agent(spec, (*within, spec.name), parent, spawner, rights_of=rights_of)
+        agent = self._add_agent(spec, (*within, spec.name), None, parent, spawner, rights_of)
         agent.converse = converse
         life = LifeRunner(agent, self.deps)
         try:
@@ -290,17 +286,14 @@ class Supervision:
         ``grace`` overrides its shutdown time, in seconds; its descendants get no more than that either.
         """
         if grace is not None:
-            self._limit_shutdown_times(agent, grace)
+            agent.limit_shutdown_time(grace)
+            for other in self.registry.living_below(agent):
+                other.limit_shutdown_time(min(grace, other.shutdown_time))
         if agent.declared:
             await self.start_stop.stop([agent], by)
         else:
             self._dismiss(agent)
         await agent.over.wait()
-
-    def _limit_shutdown_times(self, agent: Agent, grace: float) -> None:
-        agent.limit_shutdown_time(grace)
-        for other in self.registry.living_below(agent):
-            other.limit_shutdown_time(min(grace, other.shutdown_time))
 
     def _dismiss(self, agent: Agent) -> None:
         """Stop the supervisor of a spawned agent. Waiting would block the supervisor above."""
@@ -314,23 +307,26 @@ class Supervision:
         self,
         spec: AgentSpec,
         path: Path,
-        parent: Agent | None,
-        spawner: Caller | None,
-        supervisor: Path | None = None,
+        supervisor: Path | None,
+        parent: Agent | None = None,
+        spawner: Caller | None = None,
         rights_of: Caller | None = None,
     ) -> Agent:
-        """Create and register an agent. ``supervisor`` is the path of the one that restarts it, if not ``path``."""
+        """Create and register an agent. ``supervisor`` is the path of the one that restarts it, if not ``path``.
+
+        Raises ``AlreadyExists``.
+        """
         caller = self.ports.make(spec, rights_of or spawner)
+        guest = spawner if spawner is not None and spawner.kind == "guest" else None
+        above = self.ports.queue_path(guest) if guest is not None else None
         agent = Agent(
             spec,
             caller,
             path,
             parent,
             spawner.id if spawner is not None else None,
-            spawner.name if spawner is not None and spawner.kind == "guest" else None,
-            self._make_queue_path(
-                spec, path, parent.queue_path if parent is not None else self._guest_queue_path(spawner)
-            ),
+            guest.name if guest is not None else None,
+            self._make_queue_path(spec, path, parent.queue_path if parent is not None else above),
             Rate(self.limits.per_second, self.limits.children),
             Output(partial(self._publish_line, caller.id, spec.name)),
         )
@@ -347,9 +343,6 @@ class Supervision:
                 agent.queue_path = self._make_queue_path(agent.spec, agent.path, None)
             elif agent.parent is not None:
                 agent.queue_path = (*agent.parent.queue_path, agent.queue_path[-1])
-
-    def _guest_queue_path(self, spawner: Caller | None) -> QueuePath | None:
-        return self.ports.queue_path(spawner) if spawner is not None and spawner.kind == "guest" else None
 
     def _make_queue_path(self, spec: AgentSpec, path: Path, above: QueuePath | None) -> QueuePath:
         """An agent's place in the model's queue. A group counts in it only with a weight or a budget in the file."""

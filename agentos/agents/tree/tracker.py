@@ -54,7 +54,7 @@ class Tracker:
     containers: dict[tuple[Path, str], Container] = field(factory=dict)
     _agents: dict[tuple[Path, str], Agent] = field(factory=dict)  # by the path of the supervisor that restarts it
     _supervisors: dict[Path, Supervisor] = field(factory=dict)  # those that are up
-    _started: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then replaced
+    started: trio.Event = field(factory=trio.Event)  # set when a supervisor is up, then replaced
 
     def add_agent(self, agent: Agent, supervisor: Path) -> None:
         """Add an agent that the supervisor with that path restarts; raises ``AlreadyExists``."""
@@ -82,16 +82,12 @@ class Tracker:
     def add_supervisor(self, supervisor: Supervisor) -> None:
         """Record a supervisor that is up, so that its children can be terminated."""
         self._supervisors[supervisor.path] = supervisor
-        self._started.set()
-        self._started = trio.Event()
+        self.started.set()
+        self.started = trio.Event()
 
     def find_supervisor(self, path: Path) -> Supervisor | None:
         """The supervisor with that path if it is up."""
         return self._supervisors.get(path)
-
-    async def wait_supervisor(self) -> None:
-        """Return when a supervisor has started."""
-        await self._started.wait()
 
     def observe(self, report: reports.Report) -> None:
         """Update the registry from a supervisor's report."""

@@ -1,4 +1,4 @@
-"""Schedules: the times at which an agent is due, by an interval or a cron expression. Pure.
+"""What starts an agent that waits: a schedule, which is an interval or a cron expression, a message or an event. Pure.
 
 Times are seconds since the epoch. ``last`` is the time that a schedule has reached: of its last run, or of a run that
 was skipped. What is due next follows from it and from the present time alone, so that it holds over a kernel's end.
@@ -14,7 +14,7 @@ import functools
 import math
 import os
 from datetime import datetime, tzinfo
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
 import attrs
@@ -120,3 +120,20 @@ class Schedule:
             return now
         reached = last + math.floor((now - last) / self.every) * self.every
         return reached if reached + self.every > now else now  # where a sum is rounded
+
+
+@attrs.frozen(kw_only=True)
+class OnEvent:
+    """``start = {...}``: events of this type, or with ``*`` at the end of these types.
+
+    ``prefix``: of STATE_CHANGED only keys that begin with it.
+    """
+
+    on_event: str
+    prefix: str | None = None
+
+    def __str__(self) -> str:
+        return f"event {self.on_event}{f' {self.prefix}' if self.prefix is not None else ''}"
+
+
+StartReason = Literal["on_message"] | OnEvent

@@ -33,7 +33,7 @@ from agentos_sdk.encoding.quantities import duration
 from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.opcodes import Op
 
-from .start import OnEvent, StartReason
+from .schedule import OnEvent, StartReason
 from .timers import Wake
 from .turns import Turns
 

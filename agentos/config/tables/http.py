@@ -41,7 +41,7 @@ def read_http(reader: Reader, data: object) -> HttpSettings:
         "ca_file": lambda path: check_file(reader, path, read_ca_file),
         "upstream_proxy": read_proxy,
         "resolver": read_resolver,
-        "cassette": lambda path: check_file(reader, path, check_cassette),
+        "cassette": lambda path: check_file(reader, path, lambda file: read_har(Path(file))),
     }
     for name, text in read.present_fields("secrets").items():
         try:
@@ -69,11 +69,6 @@ def read_ca_file(file: str) -> None:
         raise ValueError(f"{file} can't be read: {error.strerror}") from None
     if not found:
         raise ValueError(f"{file} has no certificate of an authority in PEM format")
-
-
-def check_cassette(file: str) -> None:
-    """Check that the file is a HAR file that can be used; raises ``ValueError``. Blocks."""
-    read_har(Path(file))
 
 
 def read_proxy(text: str) -> tuple[str, int]:

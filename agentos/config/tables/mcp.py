@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from agentos.agents.builder import Request, build
 from agentos.agents.paths import HostPaths
-from agentos.agents.spec import AgentSpec
+from agentos.agents.spec import AgentSpec, Words
 from agentos.config.reader import Reader, ReadTable
-from agentos.config.schema import Words
 from agentos.mcp.settings import SERVER_NAME, SERVER_NAME_RULE, TIMEOUT, ServerSettings, Share
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet

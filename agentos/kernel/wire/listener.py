@@ -29,6 +29,7 @@ from .turns import Turns
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+MAX_PATH_BYTES = 107  # bytes of a socket's path
 OPERATOR_RESERVE = 64  # connections kept free for the operator, however many the agents open
 ACCEPT_BATCH = 16  # connections before other kernel tasks run
 MAX_ADMITTING = 32  # connections being identified at the same time; the others wait
@@ -253,8 +254,10 @@ def listen(path: str) -> socket.socket:
 
     Raises :class:`ListenError` if the path is in use by something else.
     """
-    if len(os.fsencode(path)) > 107:
-        raise ListenError(f"{path}: a socket's path has at most 107 bytes: choose a shorter one with --socket")
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise ListenError(
+            f"{path}: a socket's path has at most {MAX_PATH_BYTES} bytes: choose a shorter one with --socket"
+        )
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         os.fchmod(sock.fileno(), 0o600)  # bind() creates the file with this mode: no other user can ever connect

@@ -110,6 +110,14 @@ def read_text(request: type[T], body: bytes) -> T:
         raise BadRequest(str(error)) from None
 
 
+def read_chunk(kind: type[T], body: bytes) -> T:
+    """Parse the body of a CHUNK frame that a client has sent; raises ``BadRequest``."""
+    try:
+        return codec.read(kind, body)
+    except Invalid as error:
+        raise BadRequest(f"CHUNK: {error}") from None
+
+
 def parse_text(body: bytes) -> object:
     """Parse JSON that is mostly text; raises ``Invalid``.
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -24,6 +25,7 @@ from agentos.permissions.shown_lines import split_lines
 from agentos.services.events import AgentExited, AgentOver, AgentSpawned, ApprovalDecided, Event, Publish
 from agentos_sdk.errors import BadRequest, CallError, Conflict, NotFound, Unavailable
 
+from . import entries
 from .answers import Answer, Answers, describe_wide_scope
 from .entries import Entry, Key, Pending, Ticket
 from .outcomes import announce_request, refuse_approval, require_approval, show
@@ -92,7 +94,7 @@ class Approvals:
         Ids up to ``above`` aren't given: the database may have lost them.
         """
         await self.answers.load()
-        self._last, found = await self._records.load(above)
+        self._last, found = await self.database.write(partial(entries.load, above=above))
         now, clock = time.time(), trio.current_time()
         for pending in found:
             left = min(pending.expires_at - now, self.settings.keep)
@@ -356,7 +358,7 @@ class Approvals:
             text = f"approval {pending.id} has expired"
             entry.change("over", require_approval(entry.question, text, pending.id, "expired"))
         try:
-            self._records.remove(pending.id)
+            self.database.submit(partial(entries.delete, pending.id), f"the end of approval {pending.id}")
         except DatabaseError as error:  # the next kernel removes it
             log.warning("%s", error)
         self.publish(ApprovalDecided(pending.id, pending.number, pending.agent, pending.call, False, None, None))

@@ -13,9 +13,9 @@ from agentos.kernel.ports import AuditLog, Decision, Right
 from agentos.permissions.shown_lines import to_plain
 from agentos_sdk.errors import BadRequest, NotFound, Unavailable
 
-from . import entries as approval_entries
+from . import entries
 from .answers import Answer, Answers, describe_wide
-from .entries import Entry, Pending
+from .entries import Entry
 from .page import escape
 
 ALLOWED: Final = Decision("allow", "only the operator", "")
@@ -45,10 +45,6 @@ class ApprovalRecords:
     database: Database
     audit: AuditLog
 
-    async def load(self, above: int) -> tuple[int, Sequence[Pending]]:
-        """The highest id so far, at least ``above``, and the entries that were pending when the last kernel ended."""
-        return await self.database.write(partial(approval_entries.load, above=above))
-
     async def add(self, entry: Entry) -> None:
         """Record an entry. Raises ``CallError`` or ``DatabaseError``."""
         pending, caller, question = entry.pending, entry.caller, entry.question
@@ -57,7 +53,7 @@ class ApprovalRecords:
         about = f"approval {pending.id}: {pending.call} {pending.about}, sha256 {pending.digest}"
         asked = caller.entry("APPROVAL_REQUESTED", about, question.asked[0][1], "outcome", "requested")
         await self.audit.intend(asked)
-        await self.database.write(partial(approval_entries.insert, pending))
+        await self.database.write(partial(entries.insert, pending))
 
     async def decide(self, by: Caller, entry: Entry, given: Given, answers: Sequence[Answer]) -> None:
         """Record a decision of the operator ``by``, and the answers that are remembered. Raises ``CallError``."""
@@ -70,7 +66,7 @@ class ApprovalRecords:
         rule = ALLOWED if by.kind == "operator" else by.authorizer.decide(by, Right("decide"))
         number = await self.audit.intend(by.entry("APPROVAL_DECIDED", about, rule, "intent"))
         try:
-            await self.database.write(partial(approval_entries.decide, pending.id, answers))
+            await self.database.write(partial(entries.decide, pending.id, answers))
         except DatabaseError as error:
             self.audit.note(by.entry("APPROVAL_DECIDED", about, rule, "outcome", "unavailable", None, number))
             raise Unavailable(f"not decided: {error}") from None
@@ -82,10 +78,6 @@ class ApprovalRecords:
             f"answer {answer.id} forgotten by {describe_operator(by)}: {answer.agent} {answer.action} {answer.object}"
         )
         self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", "forgotten"))
-
-    def remove(self, number: int) -> None:
-        """Remove the entry of an approval that has expired. Raises ``DatabaseError``."""
-        self.database.submit(partial(approval_entries.delete, number), f"the end of approval {number}")
 
 
 def build_answers(answers: Answers, entry: Entry, given: Given) -> Sequence[Answer]:

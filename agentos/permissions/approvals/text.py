@@ -1,7 +1,6 @@
 """What a person sees of a call that waits for approval: pure functions that make the text of each kind of call."""
 
 import hashlib
-import json
 import os.path
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from difflib import SequenceMatcher
 from typing import Final
 
 from agentos.kernel.ports import Right
+from agentos.permissions.exec_request import quote_json
 from agentos.permissions.shown_lines import MARK
 from agentos.shell.reader import parse_text, parse_words
 
@@ -58,14 +58,10 @@ def describe_call(rights: Sequence[Right], names: Mapping[int, str | None], fiel
         if right.agent is not None:
             page.name(f"{action} agent ", names.get(right.agent) or f"with the id {right.agent}")
     for name, value in fields:
-        if value not in map(_quote, objects):
+        if value not in map(quote_json, objects):
             page.quote(f"{name} = ", value, MAX_LINE_CHARS)
             page.lines += number_strange(value)
     return page.end(encode_text("\n".join([*objects, *(value for _, value in fields)])))
-
-
-def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def describe_message(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from typing import Self
 
 from attrs import frozen
 
@@ -22,6 +23,17 @@ class NamePattern:
 
     text: str
     items: tuple[globs.One | globs.Many, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ``BadPattern``."""
+        if not text:
+            raise BadPattern("an empty pattern matches nothing: write '*' for every name")
+        if text != text.strip():
+            raise BadPattern(f"{text!r} begins or ends with a space: take it away")
+        if len(text) > MAX_NAME_LENGTH:
+            raise BadPattern(f"{text[:40]!r}… is longer than {MAX_NAME_LENGTH} characters")
+        return cls(text, globs.parse(text, globs.ANYTHING))
 
     def matches(self, what: str, *, deny: bool) -> bool:
         return self._match(what) is not None if len(what) <= MAX_NAME_LENGTH else deny
@@ -71,26 +83,6 @@ def _split_tag(name: str) -> tuple[str, str]:
     """What is before a model's tag, and the tag, which has no slash: ``host:5000/model`` has none."""
     at = max(name.rfind(":"), name.rfind("@"))
     return (name, "") if at <= 0 or at + 1 == len(name) or "/" in name[at:] else (name[:at], name[at + 1 :])
-
-
-def parse_name_pattern(text: str) -> NamePattern:
-    """Parse a pattern of names; raises ``BadPattern``."""
-    return NamePattern(text, _parse(text))
-
-
-def parse_model_pattern(text: str) -> ModelPattern:
-    """Parse a pattern of model names; raises ``BadPattern``."""
-    return ModelPattern(text, _parse(text))
-
-
-def _parse(text: str) -> tuple[globs.One | globs.Many, ...]:
-    if not text:
-        raise BadPattern("an empty pattern matches nothing: write '*' for every name")
-    if text != text.strip():
-        raise BadPattern(f"{text!r} begins or ends with a space: take it away")
-    if len(text) > MAX_NAME_LENGTH:
-        raise BadPattern(f"{text[:40]!r}… is longer than {MAX_NAME_LENGTH} characters")
-    return globs.parse(text, globs.ANYTHING)
 
 
 def match_any(patterns: Iterable[NamePattern], *, deny: bool) -> Callable[[str], bool]:

@@ -12,8 +12,8 @@ from agentos.kernel.ports import Effect
 from agentos.permissions import unreachable_rules
 from agentos.permissions.levels import BASE_RULES, LEVELS
 from agentos.permissions.patterns import domains
-from agentos.permissions.patterns import names as name_patterns
 from agentos.permissions.patterns.base import BadPattern, Names
+from agentos.permissions.patterns.names import NamePattern
 from agentos.permissions.rule import EFFECTS, KINDS, Kind, PermissionSet, Rule
 from agentos.permissions.rules import OWN, PARENT, parse_pattern
 from agentos.permissions.unreachable_rules import Line
@@ -239,7 +239,7 @@ def check_size(lines: Sequence[Line], max_size: SetSize) -> str | None:
 def check_can_match(kind: Kind, text: str, effect: Effect) -> None:
     """Raise ``BadPattern`` for a pattern that parses but can't match any existing call, name or relation."""
     if kind == "calls":
-        pattern = name_patterns.parse_name_pattern(text)
+        pattern = NamePattern.parse(text)
         if text in ("HELLO", "CANCEL", "EXIT"):
             raise BadPattern(f"{text} concerns only the connection, and every caller may always make it")
         if not any(pattern.matches(op.name, deny=False) for op in Op):

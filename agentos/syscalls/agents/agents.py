@@ -6,21 +6,19 @@ from collections.abc import Callable
 import trio
 from msgspec import Struct
 
+from agentos.access.callers import Callers
 from agentos.access.event_sight import find_end_sight
 from agentos.agents.jail.usage import UsageReader
 from agentos.agents.life.lifecycle import NEXT, State
-from agentos.agents.registry import Agent, Registry
-from agentos.agents.tree.supervision import Supervision
+from agentos.agents.registry import Agent
 from agentos.agents.tree.tree import describe_tree
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
-from agentos.llm import line as llm
 from agentos.llm.queue.states import QueueState
 from agentos.llm.settings import queue_names
-from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.sandbox import Sandbox
 from agentos.services.events import AgentEvent, AgentPaused, AgentResumed
 from agentos_sdk.calls import agents as calls
@@ -35,22 +33,20 @@ BATCH = 50  # agents that LIST describes between two checkpoints: 1 ms
 
 
 class AgentCalls(Struct, frozen=True):
-    """Handlers of the calls about existing agents."""
+    """Handlers of the calls about agents."""
 
-    registry: Registry
-    supervision: Supervision
-    line: llm.Line
+    spawning: Spawning
+    callers: Callers
     usage: UsageReader
-    authorizer: PermissionAuthorizer
 
     async def prepare_kill(self, caller: Caller, request: calls.Kill) -> Prepared:
-        agent = self.registry.find(request.id, request.name)
+        agent = self.callers.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Killed:
             if agent.over.is_set() and not agent.comes_back:
                 why = agent.end.reason if agent.end else "it never started"
                 raise NotFound(f"{agent.name} has ended already: {why}")
-            await self.supervision.kill(agent, request.grace, caller.shown_name)
+            await self.spawning.supervision.kill(agent, request.grace, caller.shown_name)
             return calls.Killed(killed=True, agent_id=agent.id)
 
         right, announce = Right("kill", agent=agent.id), agent.id != caller.id  # killing itself affects no other caller
@@ -60,16 +56,16 @@ class AgentCalls(Struct, frozen=True):
         async def act(caller: Caller) -> bytes:
             usage = await self.usage.read()
             now = trio.current_time()
-            states, nothing = self.line.queue_states(), QueueState()
-            sees_end = find_end_sight(caller, self.registry, self.authorizer)
-            agents = [agent for agent in self.registry if request.all or agent.comes_back]
+            states, nothing = self.callers.line.queue_states(), QueueState()
+            sees_end = find_end_sight(caller, self.callers.registry, self.callers.authorizer)
+            agents = [agent for agent in self.callers.registry if request.all or agent.comes_back]
             pieces = []
             for at in range(0, len(agents), BATCH):
                 infos = []
                 for agent in agents[at : at + BATCH]:
                     whole = sees_end(agent)  # the exit reason may contain host paths
                     place = states.get(queue_names(agent.queue_path), nothing).place
-                    refusing = self.line.refusing_budgets(agent.queue_path)
+                    refusing = self.callers.line.refusing_budgets(agent.queue_path)
                     renews_at = max((budget.renews_at for budget in refusing), default=None)
                     infos.append(
                         describe_agent(agent, now, whole, place, usage.get(agent.id, ResourceUsage()), renews_at)
@@ -81,7 +77,7 @@ class AgentCalls(Struct, frozen=True):
         return Prepared((Right("list"),), act)
 
     async def prepare_wait(self, caller: Caller, request: calls.Wait) -> Prepared:
-        agent = self.registry.find(request.id, request.name)
+        agent = self.callers.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Exited:
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
@@ -95,7 +91,7 @@ class AgentCalls(Struct, frozen=True):
         return Prepared((Right("wait", agent=agent.id),), act)
 
     async def prepare_pause(self, caller: Caller, request: calls.Pause) -> Prepared:
-        agent = self.registry.find(request.id, request.name)
+        agent = self.callers.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Paused:
             self.change_state(agent, State.RUNNING, AgentPaused, Sandbox.freeze)
@@ -104,7 +100,7 @@ class AgentCalls(Struct, frozen=True):
         return Prepared((Right("pause", agent=agent.id),), act, about=agent.name)
 
     async def prepare_resume(self, caller: Caller, request: calls.Resume) -> Prepared:
-        agent = self.registry.find(request.id, request.name)
+        agent = self.callers.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Resumed:
             self.change_state(agent, State.PAUSED, AgentResumed, Sandbox.thaw)
@@ -119,33 +115,24 @@ class AgentCalls(Struct, frozen=True):
         if agent.state is not here or agent.life.program is None:
             raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is {here}")
         act(agent.life.program)
-        self.registry.change(agent, event(agent.id, agent.name))
+        self.callers.registry.change(agent, event(agent.id, agent.name))
 
     def prepare_tree(self, caller: Caller, request: calls.Tree) -> Prepared:
         def act(caller: Caller) -> calls.TreeReply:
-            return calls.TreeReply(tree=describe_tree(self.supervision.root, self.registry))
+            return calls.TreeReply(tree=describe_tree(self.spawning.supervision.root, self.callers.registry))
 
         return Prepared((Right("tree"),), act)
 
-
-def syscalls(
-    registry: Registry,
-    supervision: Supervision,
-    spawner: Spawning,
-    line: llm.Line,
-    usage: UsageReader,
-    authorizer: PermissionAuthorizer,
-) -> tuple[Syscall, ...]:
-    handlers = AgentCalls(registry, supervision, line, usage, authorizer)
-    return (
-        Syscall(Op.SPAWN, calls.Spawn, prepare=spawner.prepare, charge=spawner.charge, audit="intent"),
-        Syscall(Op.KILL, calls.Kill, prepare=handlers.prepare_kill, failure={"killed": False}, audit="intent"),
-        Syscall(Op.LIST, calls.List, prepare=handlers.prepare_list, in_order=True),
-        Syscall(Op.WAIT, calls.Wait, prepare=handlers.prepare_wait),
-        Syscall(Op.PAUSE, calls.Pause, prepare=handlers.prepare_pause, failure={"paused": False}, audit="outcome"),
-        Syscall(Op.RESUME, calls.Resume, prepare=handlers.prepare_resume, failure={"resumed": False}, audit="outcome"),
-        Syscall(Op.TREE, calls.Tree, prepare=handlers.prepare_tree),
-    )
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.SPAWN, calls.Spawn, prepare=self.spawning.prepare, charge=self.spawning.charge, audit="intent"),
+            Syscall(Op.KILL, calls.Kill, prepare=self.prepare_kill, failure={"killed": False}, audit="intent"),
+            Syscall(Op.LIST, calls.List, prepare=self.prepare_list, in_order=True),
+            Syscall(Op.WAIT, calls.Wait, prepare=self.prepare_wait),
+            Syscall(Op.PAUSE, calls.Pause, prepare=self.prepare_pause, failure={"paused": False}, audit="outcome"),
+            Syscall(Op.RESUME, calls.Resume, prepare=self.prepare_resume, failure={"resumed": False}, audit="outcome"),
+            Syscall(Op.TREE, calls.Tree, prepare=self.prepare_tree),
+        )
 
 
 def describe_agent(

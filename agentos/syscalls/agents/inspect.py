@@ -22,6 +22,7 @@ from agentos.llm.queue.states import QueueState
 from agentos.llm.settings import queue_names
 from agentos.sandbox.cgroups import v2
 from agentos.sandbox.cgroups.discover import Group
+from agentos.services.http.egress import Egress
 from agentos.services.quotas import MONEY_UNITS, OF_MODEL, BudgetState
 from agentos_sdk.calls import inspect as calls
 from agentos_sdk.opcodes import Op
@@ -30,14 +31,14 @@ from agentos_sdk.values import ResourceUsage
 from .spawn import describe_isolation
 
 
-def syscalls(registry: Registry, line: Line, upstream_proxy: str | None) -> tuple[Syscall, ...]:
+def syscalls(registry: Registry, line: Line, egress: Egress) -> tuple[Syscall, ...]:
     async def prepare(caller: Caller, request: calls.Inspect) -> Prepared:
         agent = registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Inspected:
             used = await trio.to_thread.run_sync(read_usage, agent)
             llm = describe_model(line, agent)
-            return describe_agent(registry, agent, used, llm, upstream_proxy, caller.kind == "operator")
+            return describe_agent(registry, agent, used, llm, egress.upstream_proxy, caller.kind == "operator")
 
         return Prepared((Right("inspect", agent=agent.id),), act)
 

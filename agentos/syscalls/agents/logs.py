@@ -72,7 +72,7 @@ class LogCalls(Struct, frozen=True):
                 await caller.allowance.wait_for_reply_room()  # one that doesn't read its replies gets no more of them
                 async with self.paging:
                     if caller.allowance.replies < MAX_BODY_BYTES:
-                        return build_page(*one.output.since(begin))
+                        return Page(True, *one.output.since(begin))
 
         return Prepared((Right("logs", agent=one.id),), act)
 
@@ -111,7 +111,8 @@ class LogCalls(Struct, frozen=True):
             agents = [self.registry.find(None, name) for name in names]
         else:
             own = [agent for agent in self.registry if self.registry.is_own(caller, agent.id)][-MAX_NAMES:]
-            agents = [agent for agent in own if self._may_read(caller, agent)]
+            decide = caller.authorizer.decide
+            agents = [one for one in own if decide(caller, Right("logs", agent=one.id)).effect == "allow"]
         rights = tuple(Right("logs", agent=agent.id) for agent in agents) or (Right("logs", agent=caller.id),)
         ids, run = {agent.id for agent in agents}, self.reader.logs.run
         declared = {agent.name for agent in agents if agent.declared}
@@ -119,9 +120,6 @@ class LogCalls(Struct, frozen=True):
             rights,
             lambda name, at, origin: (at == run and origin.id in ids) or (origin.declared and name in declared),
         )
-
-    def _may_read(self, caller: Caller, agent: Agent) -> bool:
-        return caller.authorizer.decide(caller, Right("logs", agent=agent.id)).effect == "allow"
 
     async def _read_disk(
         self, request: calls.Logs, includes: Includes, one: Agent | None, tail: int, call: Call
@@ -220,11 +218,7 @@ async def follow_output(call: Call, agent: Agent, begin: int) -> Page:
         lines, missed = agent.output.since(begin)
         begin = agent.output.end
         if agent.over.is_set():
-            return build_page(lines, missed)
+            return Page(True, lines, missed)
         if lines:
-            await call.send(await encode_in_turns(build_page(lines, missed)))
+            await call.send(await encode_in_turns(Page(True, lines, missed)))
         await wait_first(agent.over.wait, partial(agent.output.wait_beyond, begin))
-
-
-def build_page(lines: Sequence[object], missed: int) -> Page:
-    return Page(lines=lines, missed=missed)

@@ -1,8 +1,6 @@
 """Handler of SPAWN: prepares the spec of the requested agent, and starts the agent."""
 
-import os
-import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 
@@ -16,7 +14,7 @@ from agentos.access.callers import Callers
 from agentos.agents.builder import Paths, Request, build, check_restart_limits, describe_missing_price
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, JailPaths
-from agentos.agents.registry import Agent, Registry, StartError
+from agentos.agents.registry import Agent, StartError
 from agentos.agents.spec import AgentSpec, BadField, check_name
 from agentos.agents.tree.supervision import Supervision
 from agentos.agents.workspaces import script_copies
@@ -28,6 +26,7 @@ from agentos.llm.queue.classes import check_class
 from agentos.permissions.approvals.text import describe_message
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
+from agentos.services.files.foreign_files import read_regular
 from agentos.services.rate_limit import Rate
 from agentos.syscalls.operator import permissions
 from agentos.threads import run_in_thread
@@ -60,14 +59,20 @@ class Draft(Struct, frozen=True):
 
 @frozen
 class Spawning:
-    """Answers SPAWN. ``base`` is the directory that the operator's relative paths are resolved against."""
+    """Answers SPAWN."""
 
-    registry: Registry
     supervision: Supervision
     callers: Callers
-    is_taken: Callable[[str], bool]  # whether a caller has that name already
-    base: str
     _rates: dict[str, Rate] = field(factory=dict, init=False)  # of guests, by name
+
+    @property
+    def base(self) -> str:
+        """The directory that the operator's relative paths are resolved against."""
+        return self.supervision.deps.host_view.base
+
+    def is_taken(self, name: str) -> bool:
+        """Whether an agent or another caller has that name already."""
+        return self.callers.registry.is_taken(name) or self.callers.mail.is_taken(name)
 
     async def prepare(self, caller: Caller, request: calls.Spawn) -> Prepared:
         """Start an agent and wait until it is running."""
@@ -75,7 +80,7 @@ class Spawning:
             given = await self._read_permissions(caller, request)
         except PermissionDenied as error:
             raise Refused(error, describe_request(request, None), NOT_HELD) from None
-        parent = self.registry.find(caller.id, None) if caller.kind == "agent" else None
+        parent = self.callers.registry.find(caller.id, None) if caller.kind == "agent" else None
         bounds = self.callers.limits(caller)
         draft = await run_in_thread(self._prepare, caller, parent, request, given, bounds)
 
@@ -110,7 +115,7 @@ class Spawning:
         if caller.kind == "guest":
             rate = self._rates.setdefault(caller.name, Rate(limits.per_second, limits.children))
         elif caller.kind == "agent":
-            rate = self.registry.find(caller.id, None).rate
+            rate = self.callers.registry.find(caller.id, None).rate
         else:
             return
         if (wait := rate.wait(trio.current_time())) > 0:
@@ -127,7 +132,7 @@ class Spawning:
             copy = await trio.to_thread.run_sync(draft.script.copy, self.supervision.deps.run.directory)
             spec = replace(spec, script=copy)
         try:
-            if self.registry.is_taken(spec.name) or self.is_taken(spec.name):
+            if self.is_taken(spec.name):
                 raise AlreadyExists(f"name: {spec.name!r} is taken")
             self.check_child_count(call.caller, parent)
             agent = await self.supervision.spawn(spec, call.caller, parent)
@@ -157,11 +162,12 @@ class Spawning:
         """Raise ``QuotaExceeded`` if the guest, the agent or one that it descends from has too many living agents."""
         most, above = self.supervision.limits.children, parent
         if caller.kind == "guest":
-            own = [one for one in self.registry if not one.over.is_set() and self.registry.is_own(caller, one.id)]
+            registry = self.callers.registry
+            own = [one for one in registry if not one.over.is_set() and registry.is_own(caller, one.id)]
             if len(own) >= most:
                 raise QuotaExceeded(f"{caller.name} may have {most} living agents (kernel.max_children)")
         while above is not None:
-            if len(self.registry.living_below(above)) >= most:
+            if len(self.callers.registry.living_below(above)) >= most:
                 raise QuotaExceeded(
                     f"{above.name} may have {most} living agents below it (kernel.max_children): "
                     "there is room again when one of them has ended"
@@ -260,9 +266,7 @@ def read_program(draft: Draft) -> bytes:
         if draft.script is not None:
             return script_copies.read(draft.script.agent, draft.script.path)
         if draft.spec is not None and draft.spec.script is not None:
-            fd = os.open(draft.spec.script, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-            with open(fd, "rb") as file:
-                return file.read(script_copies.MAX_SCRIPT) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+            return read_regular(draft.spec.script, script_copies.MAX_SCRIPT)
     except (OSError, CallError):
         pass  # then it won't be started either
     return b""

@@ -91,6 +91,13 @@ class StartStopCalls(Struct, frozen=True):
         path = self.supervision.start_stop.find_group(name)
         return Target(self.supervision.start_stop.list_members(path), path)
 
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.START, calls.Start, prepare=self.prepare_start, audit="intent"),
+            Syscall(Op.STOP, calls.Stop, prepare=self.prepare_stop, audit="intent"),
+            Syscall(Op.RESTART, calls.Restart, prepare=self.prepare_restart, audit="intent"),
+        )
+
 
 def list_agents(targets: Sequence[Target]) -> Sequence[Agent]:
     return [agent for target in targets for agent in target.agents]
@@ -127,12 +134,3 @@ def prepare(
 def describe(targets: Sequence[Target]) -> calls.Changed:
     agents = {agent.name: agent for agent in list_agents(targets)}
     return calls.Changed(agents=[calls.AgentState(name=name, state=str(agents[name].state)) for name in agents])
-
-
-def syscalls(registry: Registry, supervision: Supervision) -> tuple[Syscall, ...]:
-    handlers = StartStopCalls(registry, supervision)
-    return (
-        Syscall(Op.START, calls.Start, prepare=handlers.prepare_start, audit="intent"),
-        Syscall(Op.STOP, calls.Stop, prepare=handlers.prepare_stop, audit="intent"),
-        Syscall(Op.RESTART, calls.Restart, prepare=handlers.prepare_restart, audit="intent"),
-    )

@@ -18,16 +18,14 @@ from agentos.agents.commands.run import (
     BesideAgent,
     CommandRequest,
     CommandResult,
-    CommandRunner,
     OnHost,
     OwnJail,
 )
 from agentos.agents.jail import layout
 from agentos.agents.jail.root_access import Ended
 from agentos.agents.life.leftover_processes import RUN_VARIABLE
-from agentos.agents.life.life import PATH, home
-from agentos.agents.registry import Agent, Registry
-from agentos.agents.tree.supervision import Supervision
+from agentos.agents.life.life import PATH, LifeDeps, home
+from agentos.agents.registry import Agent
 from agentos.kernel.background import Background
 from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
@@ -42,7 +40,7 @@ from agentos.sandbox.policy import Program
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading
 from agentos.shell.variables import names_not_plain, names_read_by_bash
-from agentos.syscalls.json_text import encode_json
+from agentos.syscalls.json_text import json_pieces
 from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest
@@ -68,21 +66,19 @@ FAILURE = {"stdout": "", "stderr": "", "exit_code": -1}
 
 @frozen(eq=False)
 class Commands:
-    """Answers EXEC. ``base`` is the directory that the operator's relative paths are resolved against."""
+    """Answers EXEC."""
 
-    registry: Registry
-    runner: CommandRunner
-    run: str  # this run's id, in the environment of all processes started on the host
-    base: str
+    deps: LifeDeps
+    background: Background
 
     async def prepare(self, caller: Caller, request: Exec) -> Prepared:
         """Run a command until it ends."""
+        check_request(request)
         agent = None  # to run it beside: an agent's own by default. None: on the host or in a new jail
         if caller.kind == "agent" and request.name is None and request.id is None:
-            agent = self.registry.find(caller.id, None)
+            agent = self.deps.registry.find(caller.id, None)
         elif request.name is not None or request.id is not None:
-            agent = self.registry.find(request.id, request.name)
-        check_request(request)
+            agent = self.deps.registry.find(request.id, request.name)
         if request.tty is not None and agent is None and caller.kind == "guest":
             raise BadRequest("tty: expected the name of an agent: a guest's own commands have no terminal")
         jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
@@ -110,7 +106,7 @@ class Commands:
             timeout = request.timeout or math.inf
             command = CommandRequest(program, timeout, caller.kind, caller.id, out, err, type_into)
             where = BesideAgent.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
-            done = await self.runner.run(where, command)
+            done = await self.deps.health.commands.run(where, command)
             await out.end()
             await err.end()
             await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
@@ -145,10 +141,10 @@ class Commands:
             except layout.LayoutError as error:
                 raise BadRequest(str(error)) from None
         if cwd is None:
-            return own or (self.base if agent is None else "/")
+            return own or (self.deps.host_view.base if agent is None else "/")
         path = home() + cwd[1:] if cwd == "~" or cwd.startswith("~/") else cwd
         # Symlinks are resolved once: the command runs in the checked directory, unless it is replaced meanwhile.
-        return await trio.to_thread.run_sync(os.path.realpath, os.path.join(self.base, path))
+        return await trio.to_thread.run_sync(os.path.realpath, os.path.join(self.deps.host_view.base, path))
 
     def _environment(self, caller: Caller, agent: Agent | None) -> Mapping[str, str]:
         """An agent's own environment, or that of a login shell; never the kernel's."""
@@ -157,23 +153,20 @@ class Commands:
         if caller.kind == "guest":
             return {}
         name = user_name()
-        return {**ON_HOST, "HOME": home(), "USER": name, "LOGNAME": name, RUN_VARIABLE: self.run}
+        return {**ON_HOST, "HOME": home(), "USER": name, "LOGNAME": name, RUN_VARIABLE: self.deps.run.id}
 
-
-def syscalls(registry: Registry, supervision: Supervision, background: Background, base: str) -> tuple[Syscall, ...]:
-    deps = supervision.deps
-    commands = Commands(registry, deps.health.commands, deps.run.id, base)
-    return (
-        Syscall(
-            Op.EXEC,
-            Exec,
-            prepare=commands.prepare,
-            failure=FAILURE,
-            audit="intent",
-            takes_chunks=True,
-            background=background,
-        ),
-    )
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(
+                Op.EXEC,
+                Exec,
+                prepare=self.prepare,
+                failure=FAILURE,
+                audit="intent",
+                takes_chunks=True,
+                background=self.background,
+            ),
+        )
 
 
 def check_request(request: Exec) -> None:
@@ -254,8 +247,8 @@ async def encode_result(done: CommandResult, out: Stream, err: Stream) -> bytes:
     """
     status = done.status
     return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
-        await encode_json(out.kept),
-        await encode_json(err.kept),
+        b"".join(await json_pieces(out.kept, "replace")),
+        b"".join(await json_pieces(err.kept, "replace")),
         status.code if status.code is not None else 128 + (status.signal or 0),
         codec.encode(done.timed_out),
         codec.encode(out.truncated or err.truncated),

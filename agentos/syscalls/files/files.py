@@ -185,11 +185,6 @@ class Files:
         return self._own if path_request.top else self._hosts
 
 
-def syscalls(registry: Registry, host: View, max_payload: int) -> tuple[Syscall, ...]:
-    """``host`` is the operator's view of the host."""
-    return Files(PathResolver(registry, host), max_payload).syscalls()
-
-
 async def encode_content(part: Part, request: Read, most: int) -> bytes:
     """The reply; ``BadRequest`` if it is more than ``most`` bytes, or the data isn't text and is to be."""
     if request.encoding == "base64":

@@ -1,7 +1,5 @@
 """What a person types into a program's terminal, and the terminal's size: CHUNK frames, written to our end of it."""
 
-import base64
-import binascii
 import os
 import termios
 from collections.abc import Awaitable, Callable
@@ -9,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import trio
 from msgspec import Struct
 
+from agentos.kernel.wire.request_body import read_chunk
+from agentos.syscalls.json_text import decode_base64
 from agentos_sdk.calls.host import Input
-from agentos_sdk.encoding import codec
-from agentos_sdk.errors import BadRequest
 
 END_OF_INPUT = b"\x04"  # Ctrl-D, as terminals have it unless a program changes that
 
@@ -24,24 +22,10 @@ class Typist(Struct, frozen=True):
     async def type_into(self, terminal: int) -> None:
         """Pass on what comes until this is cancelled. Raises ``BadRequest`` for a frame that is no :class:`Input`."""
         while True:
-            frame = parse(await self.take())
+            frame = read_chunk(Input, await self.take())
             if frame.resize is not None:
                 termios.tcsetwinsize(terminal, (frame.resize[0], frame.resize[1]))
-            await write_all(terminal, decode(frame.stdin) + (END_OF_INPUT if frame.eof else b""))
-
-
-def parse(body: bytes) -> Input:
-    try:
-        return codec.read(Input, body)
-    except codec.Invalid as error:
-        raise BadRequest(f"CHUNK: {error}") from None
-
-
-def decode(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise BadRequest("CHUNK: stdin: expected base64") from None
+            await write_all(terminal, decode_base64(frame.stdin, "CHUNK: stdin") + (END_OF_INPUT if frame.eof else b""))
 
 
 async def write_all(terminal: int, data: bytes) -> None:

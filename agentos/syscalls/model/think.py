@@ -42,32 +42,14 @@ SHOWN_AS_TEXTS: Final = frozenset(
 MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
 
 
-def syscalls(
-    line: Line, queue_path: Callable[[Caller], QueuePath], background: Background, max_payload: int
-) -> tuple[Syscall, ...]:
-    model = Thinking(line, queue_path)
-    return (
-        Syscall(
-            Op.THINK,
-            None,
-            parse=model.parse,
-            prepare=model.prepare,
-            encode=encode_reply,
-            limit=max_payload,
-            failure=FAILURE,
-            audit="outcome",
-            background=background,
-        ),
-        Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=model.prepare_report),
-    )
-
-
 @frozen
 class Thinking:
     """Answers THINK and LLM_REPORT."""
 
     line: Line
     queue_path: Callable[[Caller], QueuePath]
+    background: Background
+    most: int  # bytes of a body
 
     async def parse(self, caller: Caller, body: bytes) -> ThinkRequest:
         if len(body) <= MAX_INLINE_BYTES:
@@ -112,6 +94,22 @@ class Thinking:
             return calls.Reported(tokens=self.line.usage_of(path).usage.total, quota_exceeded=used_up)
 
         return Prepared((Right("llm_report"),), act)
+
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(
+                Op.THINK,
+                None,
+                parse=self.parse,
+                prepare=self.prepare,
+                encode=encode_reply,
+                limit=self.most,
+                failure=FAILURE,
+                audit="outcome",
+                background=self.background,
+            ),
+            Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=self.prepare_report),
+        )
 
 
 async def encode_reply(caller: Caller, thought: ThinkResult) -> bytes:

@@ -107,6 +107,12 @@ class Tools:
         withheld = {name: why for name, why in split.withheld.items() if may_call(name)}
         return Split([tool for tool in split.pinned if may_call(tool.name)], withheld)
 
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.TOOLS, calls.ListTools, prepare=self.prepare_list, audit="outcome"),
+            Syscall(Op.TOOL_CALL, calls.CallTool, prepare=self.prepare_call, audit="intent"),
+        )
+
 
 def describe_tools(server: str, split: Split) -> Found:
     """Blocks: schemas may be large."""
@@ -125,14 +131,6 @@ def describe_tools(server: str, split: Split) -> Found:
     return tools, [
         calls.MissingTools(server=server, tool=f"{server}.{name}", error=why) for name, why in split.withheld.items()
     ]
-
-
-def syscalls(servers: Servers, authorizer: PermissionAuthorizer) -> tuple[Syscall, ...]:
-    tools = Tools(servers, authorizer)
-    return (
-        Syscall(Op.TOOLS, calls.ListTools, prepare=tools.prepare_list, audit="outcome"),
-        Syscall(Op.TOOL_CALL, calls.CallTool, prepare=tools.prepare_call, audit="intent"),
-    )
 
 
 def describe_call(request: calls.CallTool) -> str:

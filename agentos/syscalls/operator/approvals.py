@@ -65,10 +65,8 @@ class ApprovalCalls:
             listed.append(calls.Pending(**{name: one[name] for name in FIELDS}))
         return calls.ApprovalsReply(pending=listed, omitted=len(waiting) - len(listed))
 
-
-def syscalls(approvals: Approvals) -> tuple[Syscall, ...]:
-    handler = ApprovalCalls(approvals)
-    return (
-        Syscall(Op.APPROVALS, calls.Approvals, prepare=handler.prepare_list),
-        Syscall(Op.DECIDE, calls.Decide, prepare=handler.prepare_decide),
-    )
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.APPROVALS, calls.Approvals, prepare=self.prepare_list),
+            Syscall(Op.DECIDE, calls.Decide, prepare=self.prepare_decide),
+        )

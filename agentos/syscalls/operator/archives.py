@@ -35,6 +35,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
+from agentos.kernel.wire.request_body import read_chunk
 from agentos.sandbox.files import openat2
 from agentos.services.archives import archive
 from agentos.services.archives.imports import Imports, Staged
@@ -48,6 +49,7 @@ from agentos.services.archives.json_parts import (
     read_messages,
 )
 from agentos.services.archives.tar import MAX_BYTES, BadArchive
+from agentos.services.files.foreign_files import read_regular
 from agentos.services.mail.mailbox import Message
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.snapshots import beneath
@@ -87,7 +89,7 @@ class Archives:
     # -- EXPORT --------------------------------------------------------------------------------------------------------
 
     async def prepare_export(self, caller: Caller, request: calls.Export) -> Prepared:
-        agent = self.spawning.registry.find(None, request.name)
+        agent = self.spawning.callers.registry.find(None, request.name)
 
         async def act(call: Call) -> calls.Exported:
             call.require_stream("stream")
@@ -226,7 +228,7 @@ class Archives:
             out = undo.enter_context(tempfile.TemporaryFile(dir=self.imports.directory))
             size, part = 0, calls.ArchiveInput()
             while not part.eof:
-                part = read_input(await call.input.take())
+                part = read_chunk(calls.ArchiveInput, await call.input.take())
                 size += len(part.data)
                 if size > 3 * MAX_BYTES:
                     raise BadRequest(f"CHUNK: data: more than {2 * MAX_BYTES} bytes of an archive")
@@ -263,8 +265,8 @@ class Archives:
     @asynccontextmanager
     async def _hold(self, name: str) -> AsyncIterator[None]:
         """A name that nothing is left under; until the import has ended or is undone no other agent gets it."""
-        registry = self.spawning.registry
-        if registry.is_taken(name) or self.spawning.is_taken(name):
+        registry = self.spawning.callers.registry
+        if self.spawning.is_taken(name):
             raise AlreadyExists(f"as: {name!r} is taken: choose another name")
         registry.held.add(name)
         try:
@@ -292,7 +294,7 @@ class Archives:
         return replace(spec, copied=script is not None)
 
     async def _start(self, caller: Caller, spec: AgentSpec, messages: Sequence[UnreadMessage]) -> Agent:
-        held = self.spawning.registry.held
+        held = self.spawning.callers.registry.held
 
         def deliver(agent: Agent) -> None:
             held.add(spec.name)
@@ -307,6 +309,12 @@ class Archives:
             raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
         finally:
             held.add(spec.name)
+
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.EXPORT, calls.Export, prepare=self.prepare_export, audit="intent"),
+            Syscall(Op.IMPORT, calls.Import, prepare=self.prepare_import, audit="intent", takes_chunks=True),
+        )
 
 
 def describe(spec: AgentSpec) -> dict[str, Any]:
@@ -358,20 +366,10 @@ def check_size(spec: AgentSpec, found: archive.Unpacked | archive.Writer) -> Non
 def read_script(spec: AgentSpec) -> bytes:
     """The script as it is now. Blocks."""
     assert spec.script is not None, "it has one"
-    fd = os.open(spec.script, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        data = file.read(archive.MAX_SCRIPT + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    data = read_regular(spec.script, archive.MAX_SCRIPT + 1)
     if not data or len(data) > archive.MAX_SCRIPT:
         raise Unavailable(f"{spec.script}: expected a script of at most {archive.MAX_SCRIPT} bytes")
     return data
-
-
-def read_input(body: bytes) -> calls.ArchiveInput:
-    """The CHUNK that a client has sent. Raises ``BadRequest``."""
-    try:
-        return codec.read(calls.ArchiveInput, body)
-    except codec.Invalid as error:
-        raise BadRequest(f"CHUNK: {error}") from None
 
 
 def open_archive(path: str) -> IO[bytes]:
@@ -388,11 +386,3 @@ def unpack(staged: Staged, file: IO[bytes], owner: HostIds | None) -> archive.Un
     file.seek(0)
     with staged.open() as top:
         return archive.unpack(file, top, owner)
-
-
-def syscalls(spawning: Spawning, snapshots: Snapshots, mail: Mailboxes, imports: Imports) -> tuple[Syscall, ...]:
-    handlers = Archives(spawning, snapshots, mail, imports)
-    return (
-        Syscall(Op.EXPORT, calls.Export, prepare=handlers.prepare_export, audit="intent"),
-        Syscall(Op.IMPORT, calls.Import, prepare=handlers.prepare_import, audit="intent", takes_chunks=True),
-    )

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from agentos.agents.inherit import cut
 from agentos.agents.jail.jail import lineage
 from agentos.agents.life.still import hold_still
-from agentos.agents.registry import Agent, Registry, StartError
+from agentos.agents.registry import Agent, StartError
 from agentos.agents.spec import AgentSpec, check_name
-from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -41,10 +40,8 @@ START_FAILED = 0.0  # seconds of grace for the forks that had come up when anoth
 class Forking:
     """Answers it."""
 
-    registry: Registry
-    snapshots: Snapshots
-    supervision: Supervision
     spawning: Spawning
+    snapshots: Snapshots
     paces: Paces
 
     async def prepare(self, caller: Caller, request: calls.Fork) -> Prepared:
@@ -52,8 +49,8 @@ class Forking:
             check_name(name, "names")
         if request.names and len(set(request.names)) != request.count:
             raise BadRequest(f"names: expected {request.count} different names, as count says, or none")
-        original = self.registry.find(None, request.name)
-        error = require_descendant(self.registry, caller, original)
+        original = self.spawning.callers.registry.find(None, request.name)
+        error = require_descendant(self.spawning.callers.registry, caller, original)
         if original.guest is not None:
             error = error or BadRequest(f"name: {original.name} was spawned by a guest, so it has no overlay")
         if original.parent is not None and original.over.is_set():
@@ -93,7 +90,9 @@ class Forking:
         found: list[str] = []
         for number in itertools.count(1):
             name = f"{original.name}-{number}"
-            if self.registry.find_by_name(name) is None and not await self.snapshots.is_used(*keys_of(original, name)):
+            if self.spawning.callers.registry.find_by_name(name) is None and not await self.snapshots.is_used(
+                *keys_of(original, name)
+            ):
                 check_name(name, "names")
                 found.append(name)
             if len(found) == count:
@@ -111,13 +110,13 @@ class Forking:
         except BaseException:
             with trio.CancelScope(shield=True):
                 for agent in started:
-                    await self.supervision.kill(agent, START_FAILED, "FORK")
+                    await self.spawning.supervision.kill(agent, START_FAILED, "FORK")
                     await self.snapshots.end_fork(*keys_of(original, agent.name))
             raise
         return started
 
     async def _start(self, caller: Caller, original: Agent, name: str, snapshot: Snapshot, moment: str) -> Agent:
-        if self.registry.is_taken(name) or self.spawning.is_taken(name):
+        if self.spawning.is_taken(name):
             raise AlreadyExists(f"names: {name!r} is taken")
         keys = keys_of(original, name)
         self.spawning.charge(caller)
@@ -139,12 +138,15 @@ class Forking:
         parent = original.parent
         self.spawning.check_child_count(caller, parent)  # nothing is awaited until the agent counts
         if parent is None:
-            return await self.supervision.spawn(spec, caller, None)
+            return await self.spawning.supervision.spawn(spec, caller, None)
         if original.over.is_set():
             raise NotFound(f"name: {original.name} has ended meanwhile")
         bounds = self.spawning.callers.limits(caller)
         spec = replace(spec, limits=cut(spec.limits, bounds))
-        return await self.supervision.spawn(spec, parent.caller, parent, rights_of=original.caller)
+        return await self.spawning.supervision.spawn(spec, parent.caller, parent, rights_of=original.caller)
+
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (Syscall(Op.FORK, calls.Fork, prepare=self.prepare, audit="intent"),)
 
 
 def keys_of(original: Agent, name: str) -> tuple[str, str]:
@@ -152,10 +154,3 @@ def keys_of(original: Agent, name: str) -> tuple[str, str]:
     if original.parent is None:
         return name, name
     return f"{lineage(original.parent)}+{name}", f"{original.parent.queue_path[-1].name}/{name}"
-
-
-def syscalls(
-    registry: Registry, snapshots: Snapshots, supervision: Supervision, spawning: Spawning, paces: Paces
-) -> tuple[Syscall, ...]:
-    forking = Forking(registry, snapshots, supervision, spawning, paces)
-    return (Syscall(Op.FORK, calls.Fork, prepare=forking.prepare, audit="intent"),)

@@ -53,6 +53,9 @@ class ImageCalls:
         if name is not None and using:
             raise Unavailable(f"remove: {', '.join(using[:10])} uses the image {name}: stop it first")
 
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (Syscall(Op.IMAGES, calls.Images, prepare=self.prepare, audit="outcome"),)
+
 
 def describe(image: Image) -> calls.ImageInfo:
     return calls.ImageInfo(
@@ -65,7 +68,3 @@ def describe(image: Image) -> calls.ImageInfo:
         made=image.made,
         left_out=image.left_out,
     )
-
-
-def syscalls(images: Images, registry: Registry) -> tuple[Syscall, ...]:
-    return (Syscall(Op.IMAGES, calls.Images, prepare=ImageCalls(images, registry).prepare, audit="outcome"),)

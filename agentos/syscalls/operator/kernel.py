@@ -9,24 +9,21 @@ import trio
 from msgspec import Struct, field
 
 from agentos import __version__
+from agentos.access.callers import Callers
 from agentos.access.event_sight import find_end_sight
 from agentos.agents.life.failures import MANY, WINDOW
 from agentos.agents.life.lifecycle import State
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import Agent
 from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
-from agentos.llm.line import Line
-from agentos.permissions.approvals.approvals import Approvals
 from agentos.permissions.approvals.entries import Pending
-from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.report.levels import LIMIT_LAYERS
 from agentos.services.audit.log import Audit
 from agentos.services.mail.mailbox import Mailbox
-from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.quotas import BudgetState
 from agentos.services.storage.bound import StorageBound
 from agentos.syscalls.agents.inspect import describe_budget, model_states
@@ -43,18 +40,11 @@ class KernelCalls(Struct, frozen=True):
     """Handlers of the calls about the kernel as a whole."""
 
     supervision: Supervision
-    line: Line
+    callers: Callers
     audit: Audit
     storage: StorageBound
-    approvals: Approvals
-    authorizer: PermissionAuthorizer
-    mail: Mailboxes
     config_file: str | None
     began: float = field(default_factory=time.monotonic)
-
-    @property
-    def registry(self) -> Registry:
-        return self.supervision.registry
 
     async def prepare_shutdown(self, caller: Caller, request: calls.Shutdown) -> Prepared:
         async def act(call: Call) -> calls.Stopping:
@@ -67,13 +57,13 @@ class KernelCalls(Struct, frozen=True):
         async def act(call: Call) -> calls.KernelStatus:
             attention = [*self.find_agent_problems(caller)]
             if caller.authorizer.decide(caller, Right("approvals")).effect == "allow":
-                attention += count_waiting(self.approvals.pending())
+                attention += count_waiting(self.callers.approvals.pending())
             budgets: dict[tuple[str, str, float], BudgetState] = {}
-            for number, agent in enumerate([*self.registry]):  # others come and go meanwhile
+            for number, agent in enumerate([*self.callers.registry]):  # others come and go meanwhile
                 budgets |= {(one.name, one.quota.what, one.quota.per): one for one in self.find_spent(agent)}
                 if number % BATCH == BATCH - 1:
                     await trio.lowlevel.checkpoint()
-            models, health = model_states(self.line, self.line.model_states()), self.audit.health
+            models, health = model_states(self.callers.line, self.callers.line.model_states()), self.audit.health
             attention += [describe_spent(one) for one in budgets.values()]
             attention += [
                 calls.Attention(kind="model", text=f"{one.model} by {one.name} is {one.state}: {one.reason}")
@@ -83,7 +73,7 @@ class KernelCalls(Struct, frozen=True):
             if health.problem is not None:
                 attention.append(calls.Attention(kind="audit", text=f"the audit log: {health.problem}"))
             if caller.kind == "operator":
-                attention += map(describe_dead, sorted(self.mail.list_dead(), key=lambda box: box.name))
+                attention += map(describe_dead, sorted(self.callers.mail.list_dead(), key=lambda box: box.name))
             if self.storage.problem is not None:
                 attention.append(calls.Attention(kind="storage", text=self.storage.problem))
             if health.lost:
@@ -91,9 +81,9 @@ class KernelCalls(Struct, frozen=True):
             return calls.KernelStatus(
                 kernel_version=__version__,
                 up_ms=int((time.monotonic() - self.began) * 1000),
-                agents=Counter(str(agent.state) for agent in self.registry),
+                agents=Counter(str(agent.state) for agent in self.callers.registry),
                 attention=attention,
-                model=next(iter(models), None) if self.line.model else None,
+                model=next(iter(models), None) if self.callers.line.model else None,
                 openai_endpoint=self.supervision.deps.serve is not None,
                 isolation=self.supervision.deps.jails.found,
                 audit=calls.AuditStatus(
@@ -106,8 +96,8 @@ class KernelCalls(Struct, frozen=True):
 
     def find_agent_problems(self, caller: Caller) -> Iterator[calls.Attention]:
         """What is wrong with agents. How one ended is told only where :func:`find_end_sight` says so."""
-        sees_end = find_end_sight(caller, self.registry, self.authorizer)
-        for agent in self.registry:
+        sees_end = find_end_sight(caller, self.callers.registry, self.callers.authorizer)
+        for agent in self.callers.registry:
             why = agent.end.reason if agent.end is not None and sees_end(agent) else ""
             last = f"; the last time: {why}" if why else ""
             if agent.state is State.FAILED:
@@ -128,7 +118,13 @@ class KernelCalls(Struct, frozen=True):
         """The budgets that apply to an agent and have nothing left."""
         if agent.over.is_set() and not agent.declared:
             return ()
-        return [one for one in self.line.budget_states(agent.queue_path) if not one.left]
+        return [one for one in self.callers.line.budget_states(agent.queue_path) if not one.left]
+
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.SHUTDOWN, calls.Shutdown, prepare=self.prepare_shutdown, audit="intent"),
+            Syscall(Op.STATUS, calls.Status, prepare=self.prepare_status),
+        )
 
 
 def describe_recent_failures(agent: Agent, with_reason: bool) -> str | None:
@@ -173,20 +169,3 @@ def count_waiting(pending: Sequence[Pending]) -> Iterator[calls.Attention]:
         calls_text = "1 call waits" if count == 1 else f"{count} calls wait"
         text = f"{name}: {calls_text} for a person: `agentos approvals`"
         yield calls.Attention(kind="approval", name=name, text=text)
-
-
-def syscalls(
-    supervision: Supervision,
-    line: Line,
-    audit: Audit,
-    storage: StorageBound,
-    approvals: Approvals,
-    authorizer: PermissionAuthorizer,
-    mail: Mailboxes,
-    config_file: str | None,
-) -> tuple[Syscall, ...]:
-    handlers = KernelCalls(supervision, line, audit, storage, approvals, authorizer, mail, config_file)
-    return (
-        Syscall(Op.SHUTDOWN, calls.Shutdown, prepare=handlers.prepare_shutdown, audit="intent"),
-        Syscall(Op.STATUS, calls.Status, prepare=handlers.prepare_status),
-    )

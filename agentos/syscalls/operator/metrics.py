@@ -8,17 +8,17 @@ import trio
 from attrs import define, evolve, field
 from msgspec.structs import asdict
 
+from agentos.access.callers import Callers
 from agentos.agents.jail.measured import LifeFigures, read_lives
 from agentos.agents.jail.usage import subtract_own
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import Agent
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
-from agentos.llm.line import Line
 from agentos.llm.queue.states import QueueState
-from agentos.llm.settings import Account, queue_names
+from agentos.llm.settings import queue_names
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.services.metrics.cgroup import read_cgroup
 from agentos.services.metrics.figures import AgentFigures, Reading
@@ -40,9 +40,7 @@ MIN_CPU_SECONDS = 0.5  # seconds over which the CPU time of processes is average
 class MetricsCalls:
     """Handlers of the calls about metrics."""
 
-    registry: Registry
-    line: Line
-    kernel_account: Account
+    callers: Callers
     sampler: Sampler
     _began: float = field(factory=time.monotonic)
     _processes: dict[int, tuple[int, ProcessFigures]] = field(factory=dict)  # by agent id: a life, an earlier reading
@@ -69,7 +67,7 @@ class MetricsCalls:
     def prepare_all(self, caller: Caller, request: calls.MetricsAllAgents) -> Prepared:
         async def act(caller: Caller) -> bytes:
             agents = []
-            for number, agent in enumerate([one for one in self.registry if not one.over.is_set()]):
+            for number, agent in enumerate([one for one in self.callers.registry if not one.over.is_set()]):
                 right = Right("metrics_all_agents", agent=agent.id)
                 if caller.kind == "operator" or caller.authorizer.decide(caller, right).effect == "allow":
                     agents.append(agent)
@@ -112,13 +110,13 @@ class MetricsCalls:
         """The agent with that id, by default the caller itself."""
         if number is None and caller.kind != "agent":
             raise BadRequest("agent_id: required field missing: only an agent has metrics of its own")
-        return self.registry.find(caller.id if number is None else number, None)
+        return self.callers.registry.find(caller.id if number is None else number, None)
 
     async def measure(self, agents: Sequence[Agent], with_pss: bool) -> list[calls.AgentMetrics]:
         """The metrics of agents; their processes are read in one thread call."""
         jails = {agent.id: agent.life.jail for agent in agents if agent.life.jail is not None}
         lives = await run_in_thread(read_lives, jails, with_pss) if jails else {}
-        places, nothing = self.line.queue_states(), QueueState()
+        places, nothing = self.callers.line.queue_states(), QueueState()
         self._forget_ended()
         return [
             self.describe_agent(
@@ -132,12 +130,12 @@ class MetricsCalls:
     def _forget_ended(self) -> None:
         """Forget the readings of agents that have ended for good. Once per batch: all that are kept are looked at."""
         for number in list(self._processes):
-            agent = self.registry.get(number)
+            agent = self.callers.registry.get(number)
             if agent is None or agent.over.is_set():
                 del self._processes[number]
 
     def describe_agent(self, agent: Agent, life: LifeFigures | None, state: QueueState) -> calls.AgentMetrics:
-        figures, spent, place = self.sampler.find(agent.id), self.line.usage_of(agent.queue_path), state.place
+        figures, spent, place = self.sampler.find(agent.id), self.callers.line.usage_of(agent.queue_path), state.place
         assert figures is not None, "the registry knows the agent"
         use = describe_use(figures, life.counted) if life is not None and life.counted is not None else None
         total = figures.total_cpu_seconds
@@ -215,11 +213,11 @@ class MetricsCalls:
         return calls.KernelMetrics(
             **asdict(self.sampler.kernel()),
             up_ms=int((time.monotonic() - self._began) * 1000),
-            agents=Counter(str(agent.state) for agent in self.registry),
+            agents=Counter(str(agent.state) for agent in self.callers.registry),
         )
 
     def describe_line(self) -> calls.LineMetrics:
-        line, now = self.line, trio.current_time()
+        line, now = self.callers.line, trio.current_time()
         return calls.LineMetrics(
             waiting=[
                 calls.WaitingQuestion(
@@ -243,8 +241,16 @@ class MetricsCalls:
                 for one in line.list_in_flight()
             ],
             jain=line.fairness(),
-            budgets=[describe_budget(standing) for standing in line.budget_states((self.kernel_account,))],
+            budgets=[describe_budget(standing) for standing in line.budget_states((self.callers.kernel_account,))],
             providers=model_states(line, line.model_states()),
+        )
+
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, prepare=self.prepare_system),
+            Syscall(Op.METRICS_AGENT, calls.MetricsAgent, prepare=self.prepare_agent),
+            Syscall(Op.METRICS_ALL_AGENTS, calls.MetricsAllAgents, prepare=self.prepare_all, in_order=True),
+            Syscall(Op.METRICS_CGROUP, calls.MetricsCgroup, prepare=self.prepare_cgroup),
         )
 
 
@@ -266,13 +272,3 @@ def describe_use(figures: AgentFigures, counted: Reading) -> calls.CgroupUse:
 def subtract(total: int | None, rest: int | None) -> int | None:
     """Used bytes: the total minus the available ones; None if either is unknown."""
     return None if total is None or rest is None else total - rest
-
-
-def syscalls(registry: Registry, line: Line, kernel_account: Account, sampler: Sampler) -> tuple[Syscall, ...]:
-    handlers = MetricsCalls(registry, line, kernel_account, sampler)
-    return (
-        Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, prepare=handlers.prepare_system),
-        Syscall(Op.METRICS_AGENT, calls.MetricsAgent, prepare=handlers.prepare_agent),
-        Syscall(Op.METRICS_ALL_AGENTS, calls.MetricsAllAgents, prepare=handlers.prepare_all, in_order=True),
-        Syscall(Op.METRICS_CGROUP, calls.MetricsCgroup, prepare=handlers.prepare_cgroup),
-    )

@@ -122,6 +122,13 @@ class OverlayCalls:
 
         return Prepared((right,), act, about=request.name, error=error)
 
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.DIFF, calls.Diff, prepare=self.prepare_diff, audit="outcome"),
+            Syscall(Op.APPLY, calls.Apply, prepare=self.prepare_apply, audit="intent"),
+            Syscall(Op.UNDO, calls.Undo, prepare=self.prepare_undo, audit="intent"),
+        )
+
 
 def find_overlay(registry: Registry, caller: Caller, name: str, action: str) -> tuple[str, Right, CallError | None]:
     """The key of an agent's overlay and the right to it; for the operator also that of an agent of the past."""
@@ -209,12 +216,3 @@ def cut(paths: Sequence[str]) -> tuple[Sequence[str], int]:
 def list_left(left: Mapping[str, str]) -> tuple[list[calls.LeftPath], int]:
     paths, more = cut([*left])
     return [calls.LeftPath(path=path, reason=left[path]) for path in paths], more
-
-
-def syscalls(registry: Registry, overlays: Overlays, paces: Paces) -> tuple[Syscall, ...]:
-    handlers = OverlayCalls(registry, overlays, paces)
-    return (
-        Syscall(Op.DIFF, calls.Diff, prepare=handlers.prepare_diff, audit="outcome"),
-        Syscall(Op.APPLY, calls.Apply, prepare=handlers.prepare_apply, audit="intent"),
-        Syscall(Op.UNDO, calls.Undo, prepare=handlers.prepare_undo, audit="intent"),
-    )

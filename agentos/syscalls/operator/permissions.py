@@ -6,7 +6,7 @@ from typing import Any
 from attrs import frozen
 
 from agentos.access.callers import Callers
-from agentos.agents.registry import Agent, Registry
+from agentos.agents.registry import Agent
 from agentos.kernel.asking import build_question_in_turn
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
@@ -16,7 +16,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire import connection_calls
 from agentos.permissions.address_judge import find_tunnel_refusal
 from agentos.permissions.approvals.answers import Answer
-from agentos.permissions.approvals.approvals import MAX_SHOWN_CHARS, Approvals
+from agentos.permissions.approvals.approvals import MAX_SHOWN_CHARS
 from agentos.permissions.approvals.outcomes import show
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
@@ -36,9 +36,7 @@ from agentos_sdk.opcodes import Op
 class Permissions:
     """Answers them. ``served`` are all calls of this kernel by opcode."""
 
-    registry: Registry
     callers: Callers
-    approvals: Approvals
     served: dict[Op, Syscall]
 
     async def prepare_get(self, caller: Caller, request: calls.GetPerms) -> Prepared:
@@ -94,7 +92,7 @@ class Permissions:
                 and not is_address(right.object.host)
             ):
                 reason += "; the addresses of this name are judged when it connects"
-            shown = show(question, self.approvals.answers.name_of) if question is not None else ""
+            shown = show(question, self.callers.approvals.answers.name_of) if question is not None else ""
             if question is None or len(shown) > MAX_SHOWN_CHARS:
                 return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
             return calls.Explained(
@@ -110,9 +108,9 @@ class Permissions:
 
     def _answers(self, target: int, operator: Caller) -> Sequence[calls.Answer]:
         """The remembered answers about an agent, or without one all."""
-        agent = self.registry.get(target) if target != operator.id else None
-        subjects = (agent.id, self.registry.lasting_name_of(agent)) if agent is not None else None
-        return [describe_answer(one) for one in self.approvals.list_answers(subjects)]
+        agent = self.callers.registry.get(target) if target != operator.id else None
+        subjects = (agent.id, self.callers.registry.lasting_name_of(agent)) if agent is not None else None
+        return [describe_answer(one) for one in self.callers.approvals.list_answers(subjects)]
 
     async def _decide(
         self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]
@@ -163,7 +161,7 @@ class Permissions:
         return caller.id if number is None or number == caller.id else self._agent(number).id
 
     def _agent(self, number: int) -> Agent:
-        return self.registry.find(number, None)
+        return self.callers.registry.find(number, None)
 
     def _find_subject(self, asker: Caller, named: str | int) -> Caller:
         """The caller that the operator, or an agent, asks about; a guest only for the operator and for itself."""
@@ -172,21 +170,16 @@ class Permissions:
             return asker
         if guest is not None and (asker.kind == "operator" or asker is guest):
             return guest
-        return (self._agent(named) if isinstance(named, int) else self.registry.find(None, named)).caller
+        return (self._agent(named) if isinstance(named, int) else self.callers.registry.find(None, named)).caller
 
-
-def syscalls(
-    registry: Registry, callers: Callers, approvals: Approvals, others: Sequence[Syscall]
-) -> tuple[Syscall, ...]:
-    """``others`` are all system calls except these three."""
-    permissions = Permissions(registry, callers, approvals, {syscall.op: syscall for syscall in others})
-    made = (
-        Syscall(Op.GET_PERMS, calls.GetPerms, prepare=permissions.prepare_get),
-        Syscall(Op.SET_PERMS, calls.SetPerms, prepare=permissions.prepare_set, audit="intent"),
-        Syscall(Op.EXPLAIN, calls.Explain, prepare=permissions.prepare_explain, audit="outcome"),
-    )
-    permissions.served.update({syscall.op: syscall for syscall in made})
-    return made
+    def syscalls(self) -> tuple[Syscall, ...]:
+        made = (
+            Syscall(Op.GET_PERMS, calls.GetPerms, prepare=self.prepare_get),
+            Syscall(Op.SET_PERMS, calls.SetPerms, prepare=self.prepare_set, audit="intent"),
+            Syscall(Op.EXPLAIN, calls.Explain, prepare=self.prepare_explain, audit="outcome"),
+        )
+        self.served.update({syscall.op: syscall for syscall in made})
+        return made
 
 
 def describe_answer(one: Answer) -> calls.Answer:

@@ -110,11 +110,9 @@ class RecordingCalls:
         manual = self.recorder.manual
         return manual if manual in self.recorder.active else None
 
-
-def syscalls(recorder: Recorder, registry: Registry, max_payload: int) -> tuple[Syscall, ...]:
-    handlers = RecordingCalls(recorder, registry, max_payload // 4)
-    return (
-        Syscall(Op.RECORD_START, calls.RecordStart, prepare=handlers.prepare_start, audit="intent"),
-        Syscall(Op.RECORD_STOP, calls.RecordStop, prepare=handlers.prepare_stop, audit="intent"),
-        Syscall(Op.RECORD_STATUS, calls.RecordStatus, prepare=handlers.prepare_status, audit="outcome"),
-    )
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.RECORD_START, calls.RecordStart, prepare=self.prepare_start, audit="intent"),
+            Syscall(Op.RECORD_STOP, calls.RecordStop, prepare=self.prepare_stop, audit="intent"),
+            Syscall(Op.RECORD_STATUS, calls.RecordStatus, prepare=self.prepare_status, audit="outcome"),
+        )

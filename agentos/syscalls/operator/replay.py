@@ -72,6 +72,7 @@ class ReplayCalls:
     supervision: Supervision
     callers: Callers
     snapshots: Snapshots
+    most: int  # bytes of a body
 
     async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> Prepared:
         texts = {"recording": request.recording, "recording_data": request.recording_data}
@@ -267,6 +268,20 @@ class ReplayCalls:
 
         return Prepared((Right("replay_stop"),), act, about="")
 
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(
+                Op.REPLAY_START,
+                calls.ReplayStart,
+                prepare=self.prepare_start,
+                limit=self.most,
+                omittable={"recording": "[]"},
+                audit="intent",
+            ),
+            Syscall(Op.REPLAY_STATUS, calls.ReplayStatus, prepare=self.prepare_status),
+            Syscall(Op.REPLAY_STOP, calls.ReplayStop, prepare=self.prepare_stop, audit="intent"),
+        )
+
 
 def _describe(now: Progress) -> dict[str, Any]:
     """What REPLAY_STATUS says of a replay and of each of its lives."""
@@ -315,26 +330,3 @@ def _list_made(progress: Progress) -> list[calls.ReplayedCall]:
 
 def _list_drift(found: Sequence[Difference]) -> list[calls.Drift]:
     return [calls.Drift(**attrs.asdict(one)) for one in found]
-
-
-def syscalls(
-    replays: Replays,
-    recorder: Recorder,
-    supervision: Supervision,
-    callers: Callers,
-    snapshots: Snapshots,
-    max_payload: int,
-) -> tuple[Syscall, ...]:
-    handlers = ReplayCalls(replays, recorder, supervision, callers, snapshots)
-    return (
-        Syscall(
-            Op.REPLAY_START,
-            calls.ReplayStart,
-            prepare=handlers.prepare_start,
-            limit=max_payload,
-            omittable={"recording": "[]"},
-            audit="intent",
-        ),
-        Syscall(Op.REPLAY_STATUS, calls.ReplayStatus, prepare=handlers.prepare_status),
-        Syscall(Op.REPLAY_STOP, calls.ReplayStop, prepare=handlers.prepare_stop, audit="intent"),
-    )

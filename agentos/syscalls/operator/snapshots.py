@@ -103,6 +103,13 @@ class SnapshotCalls:
 
         return Prepared((right,), act, about=request.name, error=error)
 
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(Op.SNAPSHOT, calls.Snapshot, prepare=self.prepare_snapshot, audit="intent"),
+            Syscall(Op.SNAPSHOTS, calls.Snapshots, prepare=self.prepare_snapshots, audit="outcome"),
+            Syscall(Op.ROLLBACK, overlays.Rollback, prepare=self.prepare_rollback, audit="intent"),
+        )
+
 
 def account_of(agent: Agent | None, key: str) -> str:
     """The account of an agent's private keys; of one of the past it is told by its lineage."""
@@ -117,13 +124,4 @@ def describe(one: Snapshot) -> calls.SnapshotInfo:
         at=one.at,
         bytes=one.bytes,
         parent=one.parent or None,
-    )
-
-
-def syscalls(registry: Registry, snapshots: Snapshots, supervision: Supervision, paces: Paces) -> tuple[Syscall, ...]:
-    handlers = SnapshotCalls(registry, snapshots, supervision, paces)
-    return (
-        Syscall(Op.SNAPSHOT, calls.Snapshot, prepare=handlers.prepare_snapshot, audit="intent"),
-        Syscall(Op.SNAPSHOTS, calls.Snapshots, prepare=handlers.prepare_snapshots, audit="outcome"),
-        Syscall(Op.ROLLBACK, overlays.Rollback, prepare=handlers.prepare_rollback, audit="intent"),
     )

@@ -46,13 +46,13 @@ def code(tmp_path: Path) -> Path:
     ],
 )
 def test_a_working_directory_is_one_inside(asked: str | None, found: str) -> None:
-    assert layout.directory_inside(asked) == found
+    assert layout.directory_of(None, asked) == found
 
 
 @each_row("asked", ["/", "/etc", "..", "/workspace/..", "/workspaces", "/tmpfile", "/agent/../root"])
 def test_any_other_working_directory_is_refused_by_name(asked: str) -> None:
     with pytest.raises(LayoutError, match="cwd: expected a directory in /workspace, /agent, /tmp") as caught:
-        layout.directory_inside(asked)
+        layout.directory_of(None, asked)
 
     assert caught.value.field == "cwd"
 
@@ -62,7 +62,7 @@ def test_any_other_working_directory_is_refused_by_name(asked: str) -> None:
 )
 def test_no_working_directory_is_anywhere_else(asked: str) -> None:
     try:
-        found = layout.directory_inside(asked)
+        found = layout.directory_of(None, asked) or ""
     except LayoutError:
         return
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.tree.tracker import Tracker
-from agentos.agents.waking.start import OnEvent
+from agentos.agents.waking.schedule import OnEvent
 from agentos.agents.waking.turns import MAX_STARTING, SLOW_SECONDS
 from agentos.agents.waking.waker import Waker
 from agentos.services.event_log.ring import EventLog

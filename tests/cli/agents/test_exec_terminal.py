@@ -230,4 +230,7 @@ def test_input_that_is_no_frame_ends_the_command(kernel: Kernel, screens: list[S
         while (reply := wire.receive()).op == CHUNK:
             pass
 
-    assert (reply.json["code"], reply.json["error"]) == ("bad_request", "CHUNK: stdin: expected base64")
+    assert (reply.json["code"], reply.json["error"]) == (
+        "bad_request",
+        "CHUNK: stdin: expected base64, with padding and without line breaks",
+    )

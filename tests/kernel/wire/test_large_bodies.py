@@ -200,7 +200,7 @@ async def test_a_callers_many_large_questions_do_not_delay_another_callers_one()
     answered: list[int] = []
 
     async with served() as here:
-        table = Table(think.syscalls(here.line, lambda who: (Account("agent"),), Background(), 1 << 20))
+        table = Table(think.Thinking(here.line, lambda who: (Account("agent"),), Background(), 1 << 20).syscalls())
         later = table.entries[Op.THINK].later
 
         async def ask(who: Caller) -> None:  # and be refused, once the question is read

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import BadPattern
-from agentos.permissions.patterns.names import MAX_NAME_LENGTH, match_any, parse_model_pattern, parse_name_pattern
+from agentos.permissions.patterns.names import MAX_NAME_LENGTH, ModelPattern, NamePattern, match_any
 from tests.support.runs.rounds import rounds
 from tests.support.runs.rows import each_row
 
 
 def matches(text: str, name: str) -> bool:
-    return parse_name_pattern(text).matches(name, deny=False)
+    return NamePattern.parse(text).matches(name, deny=False)
 
 
 @each_row(
@@ -51,7 +51,7 @@ def matches(text: str, name: str) -> bool:
 )
 def test_a_pattern_means_the_whole_name(text: str, name: str, expected: bool) -> None:
     assert matches(text, name) == expected
-    assert parse_name_pattern(text).matches(name, deny=True) == expected
+    assert NamePattern.parse(text).matches(name, deny=True) == expected
 
 
 @each_row(
@@ -69,12 +69,12 @@ def test_a_pattern_means_the_whole_name(text: str, name: str, expected: bool) ->
 )
 def test_what_is_no_pattern_is_refused(text: str, hint: str) -> None:
     with pytest.raises(BadPattern, match=hint):
-        parse_name_pattern(text)
+        NamePattern.parse(text)
 
 
 def test_what_is_too_long_to_be_a_name_is_never_granted_and_always_denied() -> None:
-    assert not parse_name_pattern("*").matches("x" * (MAX_NAME_LENGTH + 1), deny=False)
-    assert parse_name_pattern("y").matches("x" * (MAX_NAME_LENGTH + 1), deny=True)
+    assert not NamePattern.parse("*").matches("x" * (MAX_NAME_LENGTH + 1), deny=False)
+    assert NamePattern.parse("y").matches("x" * (MAX_NAME_LENGTH + 1), deny=True)
 
 
 @pytest.mark.timeout(20)
@@ -95,7 +95,7 @@ def test_it_means_what_the_shell_means(text: str, name: str) -> None:
 
 @given(st.lists(TEXTS, max_size=5), st.lists(NAMES, max_size=20), st.booleans())
 def test_asking_all_at_once_is_asking_each(texts: list[str], names: list[str], deny: bool) -> None:
-    patterns = [parse_name_pattern(text) for text in texts]
+    patterns = [NamePattern.parse(text) for text in texts]
     at_once = match_any(patterns, deny=deny)
 
     for name in (*names, "x" * MAX_NAME_LENGTH):
@@ -105,7 +105,7 @@ def test_asking_all_at_once_is_asking_each(texts: list[str], names: list[str], d
 @given(TEXTS, TEXTS, st.lists(NAMES, max_size=20))
 @settings(max_examples=rounds(300))
 def test_a_pattern_that_covers_another_matches_whatever_that_does(outer: str, inner: str, names: list[str]) -> None:
-    if parse_name_pattern(outer).covers(parse_name_pattern(inner), deny=False):
+    if NamePattern.parse(outer).covers(NamePattern.parse(inner), deny=False):
         assert [name for name in names if matches(inner, name) and not matches(outer, name)] == []
 
 
@@ -127,7 +127,7 @@ def test_a_pattern_that_covers_another_matches_whatever_that_does(outer: str, in
     ],
 )
 def test_one_pattern_covers_another(outer: str, inner: str, covers: bool) -> None:
-    assert parse_name_pattern(outer).covers(parse_name_pattern(inner), deny=False) == covers
+    assert NamePattern.parse(outer).covers(NamePattern.parse(inner), deny=False) == covers
 
 
 @each_row(
@@ -157,5 +157,5 @@ def test_one_pattern_covers_another(outer: str, inner: str, covers: bool) -> Non
     ],
 )
 def test_a_denial_of_a_model_is_of_each_spelling_that_providers_take(text: str, name: str, denied: bool) -> None:
-    assert parse_model_pattern(text).matches(name, deny=True) == denied
-    assert parse_model_pattern(text).matches(name, deny=False) == parse_name_pattern(text).matches(name, deny=False)
+    assert ModelPattern.parse(text).matches(name, deny=True) == denied
+    assert ModelPattern.parse(text).matches(name, deny=False) == NamePattern.parse(text).matches(name, deny=False)

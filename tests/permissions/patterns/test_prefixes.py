@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.globs import literal_prefix
-from agentos.permissions.patterns.names import parse_name_pattern
+from agentos.permissions.patterns.names import NamePattern
 from agentos.permissions.patterns.prefixes import intersect_prefixes, reduce_prefixes
 
 TEXTS = st.text("ab", max_size=4)
@@ -37,7 +37,7 @@ def test_the_intersection_covers_what_both_cover(one: list[str], other: list[str
 @given(st.text("ab*?[]\\", min_size=1, max_size=8), TEXTS)
 def test_all_that_a_pattern_matches_begins_with_its_prefix(pattern: str, text: str) -> None:
     try:
-        parsed = parse_name_pattern(pattern)
+        parsed = NamePattern.parse(pattern)
     except ValueError:
         return
 
@@ -47,8 +47,7 @@ def test_all_that_a_pattern_matches_begins_with_its_prefix(pattern: str, text: s
 
 def test_the_prefix_ends_at_the_first_wildcard() -> None:
     found = {
-        text: literal_prefix(parse_name_pattern(text).items)
-        for text in ("plan.*", "a?b", "*", r"a\*b", "[ab]c", "note")
+        text: literal_prefix(NamePattern.parse(text).items) for text in ("plan.*", "a?b", "*", r"a\*b", "[ab]c", "note")
     }
 
     assert found == {"plan.*": "plan.", "a?b": "a", "*": "", r"a\*b": "a*b", "[ab]c": "", "note": "note"}

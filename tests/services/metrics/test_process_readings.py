@@ -1,5 +1,6 @@
 """The earlier readings of processes that METRICS_AGENT and METRICS_ALL_AGENTS compare with."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import trio
@@ -52,7 +53,7 @@ def describe_all(handlers: MetricsCalls, agents: list[Agent], seconds: float) ->
 async def test_the_readings_of_ended_agents_are_looked_for_once_per_batch_and_forgotten() -> None:
     agents = [Agent(number) for number in range(AGENTS)]
     registry = Registry({agent.id: agent for agent in agents})
-    handlers = MetricsCalls(cast(Any, registry), cast(Any, Line()), cast(Any, None), cast(Any, None))
+    handlers = MetricsCalls(cast(Any, SimpleNamespace(registry=registry, line=Line())), cast(Any, None))
     describe_all(handlers, agents, 1e9)
     registry.lookups = 0
 

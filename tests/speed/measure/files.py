@@ -23,7 +23,7 @@ from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.services.audit.log import open_audit
-from agentos.syscalls.files import files as syscalls
+from agentos.syscalls.files.files import Files, PathResolver
 from agentos.threads import Limiter
 from agentos_sdk.opcodes import Op
 from tests.speed.place import Place
@@ -70,7 +70,7 @@ async def _read(directory: Path, rounds: int) -> list[float]:
     authorizer = PermissionAuthorizer(AgentTree(lambda *_: True, str, lambda *_: False, lambda *_: False))
     authorizer.add_caller(1, LEVELS["unrestricted"], names)
     table, threads, taken = (
-        Table(syscalls.syscalls(Registry(), View(str(directory), "/home/op"), 1 << 20)),
+        Table(Files(PathResolver(Registry(), View(str(directory), "/home/op")), 1 << 20).syscalls()),
         InPlace(),
         [],
     )

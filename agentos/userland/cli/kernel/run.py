@@ -14,7 +14,7 @@ from agentos.userland.cli.common import Failed, default_config, printable
 from agentos.userland.cli.main import CONFIG
 from agentos.userland.directories import state_home
 from agentos_sdk import ConnectionFailed
-from agentos_sdk.project import default_project_socket, find_project, project_id
+from agentos_sdk.project import check_owners, default_project_socket, find_project, project_id
 
 if TYPE_CHECKING:
     from agentos.boot.programs import Program
@@ -87,13 +87,12 @@ def run(
     gc.freeze()  # no later collection goes through what was imported; to collect now takes 50 ms, for 1 MiB
     gc.enable()
     manager = ServiceManager.from_environment(os.environ)
-    if file is None and default_config(CONFIG):
-        file = CONFIG
+    named, file = file is not None, file or (CONFIG if default_config(CONFIG) else None)
     if quiet and show:
         raise click.UsageError("--quiet and --show exclude each other: --show prints no other agent's lines")
     if watch and file is None:
         raise Failed("--watch needs a configuration file: name one, or make one with `agentos init`")
-    config = load_configuration(file, as_json)
+    config = load_configuration(file, as_json, named)
     project = str(config.file or config.directory / CONFIG)
     path = socket or os.environ.get("AGENTOS_SOCKET") or config.kernel.socket or default_project_socket(project)
     state = state_dir or Path(config.kernel.state_dir or default_state_dir(project))
@@ -146,12 +145,21 @@ def dashboard_programs(
     return [serve.Program(listeners, options, state_dir.absolute(), console.say, with_link=on_terminal)]
 
 
-def load_configuration(file: Path | None, as_json: bool) -> "Config":
-    """The configuration in ``file``, or the defaults; prints its mistakes and ends with status 2."""
+def load_configuration(file: Path | None, as_json: bool, named: bool) -> "Config":
+    """The configuration in ``file``, or the defaults; prints its mistakes and ends with status 2.
+
+    Unless it was ``named``, the file must not belong to another user. Its owner could replace it after a check by its
+    path, so the check is about the file that was read.
+    """
     from agentos.config.load import Config, ConfigError, load
 
     try:
-        return load(file) if file is not None else Config.without_file(Path.cwd())
+        config = load(file) if file is not None else Config.without_file(Path.cwd())
+        if not named:
+            check_owners(str(config.file), config.owners)
+        return config
+    except ConnectionFailed as error:
+        raise Failed(str(error)) from None
     except OSError as error:
         raise Failed(f"the current directory can't be used: {error.strerror}") from None
     except ConfigError as error:

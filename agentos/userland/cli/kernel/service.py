@@ -87,7 +87,7 @@ def install(file: Path, own: bool, run_as: str | None, name: str, replace: bool,
         raise Failed(f"--name: expected lower-case letters, digits, - and _, got {name!r}")
     check_user(run_as)
     check_default(file)
-    config = load_configuration(file, as_json=False)  # ends this command if FILE is wrong
+    config = load_configuration(file, as_json=False, named=True)  # ends this command if FILE is wrong
     stop = math.ceil(config.kernel.stop_timeout) + STOP_MARGIN
     text = write_unit(find_agentos(), str(file.absolute()), own, run_as, name, stop)
     if only_print:

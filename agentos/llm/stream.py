@@ -18,9 +18,9 @@ from agentos_sdk.encoding.characters import ends_in_half, join_surrogates
 from agentos_sdk.encoding.nesting import remove_strings
 from agentos_sdk.values import Usage
 
-from .answers.called_tools import GENERATED_ID_PREFIX, MAX_ARGUMENT_DEPTH, MAX_CALLS, CalledTools, index_of, new_id
+from .answers.called_tools import CalledTools, index_of
 from .answers.finish_reasons import FAILURES, FINISH_REASONS, MALFORMED_CALL, NOT_YET, plain_word
-from .answers.malformed import MAX_CONTAINERS, MAX_EVENT, MalformedResponse, parse_json
+from .answers.malformed import MalformedResponse, parse_json
 from .answers.vendor_errors import find_error, may_pass, message_of, plain_text, status_of
 from .providers.account import ErrorOfStatus, ProviderAccount
 from .providers.provider import (
@@ -35,21 +35,6 @@ from .providers.provider import (
     estimate_input_tokens,
     estimate_tokens,
 )
-
-__all__ = [
-    "GENERATED_ID_PREFIX",
-    "MAX_ARGUMENT_DEPTH",
-    "MAX_CALLS",
-    "MAX_CONTAINERS",
-    "MAX_EVENT",
-    "MAX_STREAM",
-    "AnswerBuilder",
-    "MalformedResponse",
-    "compact_json",
-    "id_field",
-    "new_id",
-    "text_field",
-]
 
 MAX_STREAM = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its text
 MAX_LOGPROBS = 16 << 20  # characters of JSON

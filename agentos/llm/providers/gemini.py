@@ -10,12 +10,12 @@ from typing import Any
 from google import genai
 from google.genai import types
 
-from agentos.llm.answers.called_tools import arguments_text, object_of, read_arguments
+from agentos.llm.answers.called_tools import GENERATED_ID_PREFIX, arguments_text, new_id, object_of, read_arguments
 from agentos.llm.answers.embeddings import read_gemini
 from agentos.llm.answers.json_mode import is_any_object
 from agentos.llm.answers.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, compact_json, id_field, new_id, text_field
+from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds

@@ -10,7 +10,7 @@ from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Backoff, InLine, Layer, Limits, LogLine, Share
 
-from .request import Request
+from .request import Request, SuccessfulReply
 
 
 @record
@@ -22,10 +22,9 @@ class Isolation:
 
 
 @record
-class Spawned:
+class Spawned(SuccessfulReply):
     """The agent is running. ``pid`` is its process id as the kernel sees it."""
 
-    success: bool = True
     id: int
     name: str
     pid: int
@@ -150,10 +149,9 @@ class List(Request[Sequence[AgentInfo]]):
 
 
 @record
-class Exited:
+class Exited(SuccessfulReply):
     """How an agent ended: ``exit_code``, or the number of the ``signal`` that killed it; ``reason`` is for people."""
 
-    success: bool = True
     exit_code: int | None
     signal: int | None
     reason: str
@@ -177,10 +175,9 @@ class AgentState:
 
 
 @record
-class Changed:
+class Changed(SuccessfulReply):
     """The states of the agents that the call was about, members of groups included."""
 
-    success: bool = True
     agents: Sequence[AgentState]
 
 
@@ -228,8 +225,7 @@ class Restart(Request[Changed]):
 
 
 @record
-class Paused:
-    success: bool = True
+class Paused(SuccessfulReply):
     paused: bool
     agent_id: int
 
@@ -245,8 +241,7 @@ class Pause(Request[Paused]):
 
 
 @record
-class Resumed:
-    success: bool = True
+class Resumed(SuccessfulReply):
     resumed: bool
     agent_id: int
 
@@ -262,10 +257,9 @@ class Resume(Request[Resumed]):
 
 
 @record
-class TreeReply:
+class TreeReply(SuccessfulReply):
     """``tree`` is the root: ``name``, ``type``, and for a supervisor ``strategy``, ``children`` and so on, nested."""
 
-    success: bool = True
     tree: Mapping[str, Any]
 
 
@@ -278,10 +272,9 @@ class Tree(Request[TreeReply]):
 
 
 @record
-class LogsReply:
+class LogsReply(SuccessfulReply):
     """``missed`` is the number of lines before the first of these that were dropped because they were read too late."""
 
-    success: bool = True
     lines: Sequence[LogLine]
     missed: int = 0
 

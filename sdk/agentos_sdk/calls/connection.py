@@ -7,14 +7,13 @@ from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Request
+from .request import Request, SuccessfulReply
 
 
 @record
-class Welcome:
+class Welcome(SuccessfulReply):
     """The identity that the kernel assigned to this connection, and the kernel's features."""
 
-    success: bool = True
     protocol: int
     kernel_version: str
     agent_id: int
@@ -48,10 +47,9 @@ class Hello(Request[Welcome]):
 
 
 @record
-class Withdrawn:
+class Withdrawn(SuccessfulReply):
     """``cancelled`` is false if the request was already answered or never existed."""
 
-    success: bool = True
     cancelled: bool
 
 

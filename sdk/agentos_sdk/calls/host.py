@@ -10,7 +10,7 @@ from agentos_sdk.encoding.codec import Rule, Seconds, Text
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Request, RequestId
+from .request import Request, RequestId, SuccessfulReply
 
 Path: TypeAlias = Annotated[str, Rule(bool, "a path")]
 Offset: TypeAlias = Annotated[int, Rule(lambda offset: offset >= 0, "a whole number from 0 up")]
@@ -21,10 +21,9 @@ MAX_RANDOM = 1 << 16  # bytes
 
 
 @record
-class Content:
+class Content(SuccessfulReply):
     """``content`` is the requested part, ``size`` the size of the whole file in bytes."""
 
-    success: bool = True
     content: Text
     size: int
 
@@ -42,10 +41,9 @@ class Read(Request[Content]):
 
 
 @record
-class Written:
+class Written(SuccessfulReply):
     """The number of bytes written."""
 
-    success: bool = True
     bytes_written: int
 
 
@@ -62,13 +60,12 @@ class Write(Request[Written]):
 
 
 @record
-class Executed:
+class Executed(SuccessfulReply):
     """The end of a command.
 
     ``exit_code`` is 128 + the signal if one killed it; ``truncated``: not all output was kept.
     """
 
-    success: bool = True
     stdout: Text
     stderr: Text
     exit_code: int
@@ -136,10 +133,9 @@ class Exec(Request[Executed]):
 
 
 @record
-class Time:
+class Time(SuccessfulReply):
     """``now`` is the kernel's time in seconds since the epoch; ``rate`` is how many of these pass in a second of it."""
 
-    success: bool = True
     now: float
     rate: float
 
@@ -153,10 +149,9 @@ class Now(Request[Time]):
 
 
 @record
-class Slept:
+class Slept(SuccessfulReply):
     """``now`` is the time at the end of the sleep."""
 
-    success: bool = True
     now: float
 
 
@@ -171,10 +166,9 @@ class Sleep(Request[Slept]):
 
 
 @record
-class RandomData:
+class RandomData(SuccessfulReply):
     """``data`` is base64."""
 
-    success: bool = True
     data: str
 
 

@@ -7,14 +7,13 @@ from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Number, Page, Request
+from .request import Number, Page, Request, SuccessfulReply
 
 
 @record
-class Sent:
+class Sent(SuccessfulReply):
     """``delivered_to`` is the receiver's id."""
 
-    success: bool = True
     delivered_to: int
 
 
@@ -50,10 +49,9 @@ class Message:
 
 
 @record
-class Received:
+class Received(SuccessfulReply):
     """The oldest messages, in the order they were sent (per sender)."""
 
-    success: bool = True
     count: int
     messages: Sequence[Message]
 
@@ -75,10 +73,9 @@ class Recv(Request[Received]):
 
 
 @record
-class Acknowledged:
+class Acknowledged(SuccessfulReply):
     """``acked`` messages were removed."""
 
-    success: bool = True
     acked: int
 
 
@@ -128,13 +125,12 @@ class MailboxCounts:
 
 
 @record
-class MailReply:
+class MailReply(SuccessfulReply):
     """``count`` of all messages; ``messages`` are the first ones after ``after``, for the operator alone.
 
     ``requeued`` and ``dropped``: of how many that was done. Without ``name`` ``mailboxes``, and ``count`` is theirs.
     """
 
-    success: bool = True
     messages: Sequence[KeptMessage]
     count: int
     requeued: int = 0
@@ -162,10 +158,9 @@ class Mail(Request[MailReply]):
 
 
 @record
-class Delivered:
+class Delivered(SuccessfulReply):
     """``full`` lists the receivers that got nothing because their mailbox was full."""
 
-    success: bool = True
     delivered_count: int
     full: Sequence[str] = ()
 
@@ -181,10 +176,9 @@ class Broadcast(Request[Delivered]):
 
 
 @record
-class Registered:
+class Registered(SuccessfulReply):
     """The caller can be reached by ``name`` from now on."""
 
-    success: bool = True
     agent_id: int
     name: str
 

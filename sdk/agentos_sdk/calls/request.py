@@ -1,8 +1,9 @@
-"""Base class of requests, with their opcode and the type of their reply, and types of their fields."""
+"""Base classes of requests, with their opcode and the type of their reply, and of replies; types of their fields."""
 
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from agentos_sdk.encoding.codec import Rule
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
 Reply = TypeVar("Reply")
@@ -20,3 +21,10 @@ class Request(Generic[Reply]):
     op: ClassVar[Op]
     reply: ClassVar[Any]
     __attrs_attrs__: ClassVar[Any]  # the decorator of a request sets it
+
+
+@record
+class SuccessfulReply:
+    """Base of every reply that is an object: of one that failed ``success`` is false."""
+
+    success: bool = True

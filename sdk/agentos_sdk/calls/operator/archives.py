@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -21,10 +21,9 @@ class ArchivePart:
 
 
 @record
-class Exported:
+class Exported(SuccessfulReply):
     """The archive's ``size`` in bytes, and what of the agent it doesn't have."""
 
-    success: bool = True
     size: int
     left_out: Sequence[str]
 
@@ -64,10 +63,9 @@ class ImportedAgent:
 
 
 @record
-class Imported:
+class Imported(SuccessfulReply):
     """``left_out`` is what the archive doesn't have of the agent, such as its permissions."""
 
-    success: bool = True
     imported: Sequence[ImportedAgent]
     left_out: Sequence[str]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from agentos_sdk.calls.request import Number, Page, Request
+from agentos_sdk.calls.request import Number, Page, Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Text
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -42,10 +42,9 @@ class AuditEntry:
 
 
 @record
-class AuditLog:
+class AuditLog(SuccessfulReply):
     """Entries, oldest first."""
 
-    success: bool = True
     entries: Sequence[AuditEntry]
     count: int
 
@@ -63,10 +62,9 @@ class GetAuditLog(Request[AuditLog]):
 
 
 @record
-class AuditConfig:
+class AuditConfig(SuccessfulReply):
     """For each category: whether allowed calls without an intent entry are logged."""
 
-    success: bool = True
     config: Mapping[str, bool]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from agentos_sdk.calls.inspect import Budget, ModelState
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -134,8 +134,7 @@ class SystemMetrics:
 
 
 @record
-class MetricsReply:
-    success: bool = True
+class MetricsReply(SuccessfulReply):
     metrics: SystemMetrics
 
 
@@ -230,8 +229,7 @@ class AgentMetrics:
 
 
 @record
-class AgentMetricsReply:
-    success: bool = True
+class AgentMetricsReply(SuccessfulReply):
     metrics: AgentMetrics
 
 
@@ -250,8 +248,7 @@ class MetricsAgent(Request[AgentMetricsReply]):
 
 
 @record
-class AllAgentsMetrics:
-    success: bool = True
+class AllAgentsMetrics(SuccessfulReply):
     agents: Sequence[AgentMetrics]
     count: int
 
@@ -268,8 +265,7 @@ class MetricsAllAgents(Request[AllAgentsMetrics]):
 
 
 @record
-class CgroupMetricsReply:
-    success: bool = True
+class CgroupMetricsReply(SuccessfulReply):
     metrics: CgroupMetrics
 
 

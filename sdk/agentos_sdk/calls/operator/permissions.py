@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from attrs import field
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -37,14 +37,13 @@ class Answer:
 
 
 @record
-class PermsReply:
+class PermsReply(SuccessfulReply):
     """``permissions`` is the set in the form that SET_PERMS takes.
 
     Its field ``bounded_by`` holds the sets above that limit it, each with its ``name``. ``answers`` are the remembered
     decisions of persons, for the operator: those about that agent, or without ``agent_id`` all.
     """
 
-    success: bool = True
     permissions: Mapping[str, Any]
     answers: Sequence[Answer] = ()
 
@@ -59,8 +58,7 @@ class GetPerms(Request[PermsReply]):
 
 
 @record
-class PermsSet:
-    success: bool = True
+class PermsSet(SuccessfulReply):
     agent_id: int
 
 
@@ -79,14 +77,13 @@ class SetPerms(Request[PermsSet]):
 
 
 @record
-class Explained:
+class Explained(SuccessfulReply):
     """The ``decision``, the ``rule`` that made it, and the ``reason`` as a sentence.
 
     For the operator, where the decision is ``ask``: ``shown``, ``lines`` and ``digest`` are those that the approval
     would have.
     """
 
-    success: bool = True
     decision: Literal["allow", "ask", "deny"]
     rule: str
     reason: str
@@ -137,13 +134,12 @@ class Pending:
 
 
 @record
-class ApprovalsReply:
+class ApprovalsReply(SuccessfulReply):
     """``pending``: all that waits, the first of each agent first, so that no agent hides another's.
 
     ``omitted``: how many more there are, for which a reply has no room; they are listed once others are decided.
     """
 
-    success: bool = True
     pending: Sequence[Pending]
     omitted: int = 0
 
@@ -161,8 +157,7 @@ class Approvals(Request[ApprovalsReply]):
 
 
 @record
-class Decided:
-    success: bool = True
+class Decided(SuccessfulReply):
     id: int
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Rule, Size
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -19,10 +19,9 @@ State = Literal["IDLE", "RECORDING"]
 
 
 @record
-class RecordingBegun:
+class RecordingBegun(SuccessfulReply):
     """The recording is called ``name``, its directory is ``path`` on the kernel's host."""
 
-    success: bool = True
     state: State = "RECORDING"
     name: str
     path: str
@@ -50,10 +49,9 @@ class RecordStart(Request[RecordingBegun]):
 
 
 @record
-class RecordingEnded:
+class RecordingEnded(SuccessfulReply):
     """How many calls it has, and where it is."""
 
-    success: bool = True
     state: State = "IDLE"
     entry_count: int
     name: str
@@ -69,13 +67,12 @@ class RecordStop(Request[RecordingEnded]):
 
 
 @record
-class RecordingStatus:
+class RecordingStatus(SuccessfulReply):
     """``entry_count`` counts the calls of the present recording, or of the last one.
 
     ``recording`` is a JSON array as text, ``entries`` are the same as values. ``reason``: why it ended by itself.
     """
 
-    success: bool = True
     state: State
     entry_count: int
     name: str | None = None

@@ -43,7 +43,6 @@ class Spawn(Request[Spawned]):
     """
 
     op = Op.SPAWN
-    reply = Spawned
     name: str
     script: str | None = None
     command: Sequence[str] | None = None
@@ -90,7 +89,6 @@ class Kill(Request[Killed]):
     """
 
     op = Op.KILL
-    reply = Killed
     name: str | None = None
     id: int | None = None
     grace: Seconds | None = None
@@ -144,7 +142,6 @@ class List(Request[Sequence[AgentInfo]]):
     """
 
     op = Op.LIST
-    reply = Sequence[AgentInfo]
     all: bool = False
 
 
@@ -162,7 +159,6 @@ class Wait(Request[Exited]):
     """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""
 
     op = Op.WAIT
-    reply = Exited
     name: str | None = None
     id: int | None = None
     timeout: Seconds | None = None
@@ -191,7 +187,6 @@ class Start(Request[Changed]):
     """
 
     op = Op.START
-    reply = Changed
     name: str | None = None
     names: Sequence[str] | None = None
     now: bool = False
@@ -205,7 +200,6 @@ class Stop(Request[Changed]):
     """
 
     op = Op.STOP
-    reply = Changed
     name: str | None = None
     names: Sequence[str] | None = None
     keep: bool = False
@@ -219,7 +213,6 @@ class Restart(Request[Changed]):
     """
 
     op = Op.RESTART
-    reply = Changed
     name: str | None = None
     names: Sequence[str] | None = None
 
@@ -235,7 +228,6 @@ class Pause(Request[Paused]):
     """Stop an agent's process group (SIGSTOP) until RESUME. Exactly one of ``name`` and ``id``."""
 
     op = Op.PAUSE
-    reply = Paused
     name: str | None = None
     id: int | None = None
 
@@ -251,7 +243,6 @@ class Resume(Request[Resumed]):
     """Continue a paused agent. Exactly one of ``name`` and ``id``."""
 
     op = Op.RESUME
-    reply = Resumed
     name: str | None = None
     id: int | None = None
 
@@ -268,7 +259,6 @@ class Tree(Request[TreeReply]):
     """The current supervision tree."""
 
     op = Op.TREE
-    reply = TreeReply
 
 
 @record
@@ -289,7 +279,6 @@ class Logs(Request[LogsReply]):
     """
 
     op = Op.LOGS
-    reply = LogsReply
     name: str | None = None
     id: int | None = None
     names: Sequence[str] | None = None

@@ -42,5 +42,4 @@ class AsyncPoll(Request[AsyncResults]):
     """Collect the replies of the caller's calls with ``async``, at most ``max``. Doesn't wait."""
 
     op = Op.ASYNC_POLL
-    reply = AsyncResults
     max: Annotated[int, Rule(lambda most: most >= 1, "a whole number from 1 up")] = 10

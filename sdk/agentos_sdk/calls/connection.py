@@ -31,7 +31,6 @@ class Hello(Request[Welcome]):
     """
 
     op = Op.HELLO
-    reply = Welcome
     protocol: Literal[1, 2] = 1
     as_: str | None = None
     level: str | None = None
@@ -58,5 +57,4 @@ class Cancel(Request[Withdrawn]):
     """Cancel the request with that id on the same connection; its reply is the error ``cancelled``."""
 
     op = Op.CANCEL
-    reply = Withdrawn
     id: int

@@ -105,7 +105,6 @@ class Subscribe(Request[Subscribed]):
     """
 
     op = Op.SUBSCRIBE
-    reply = Subscribed
     event_types: TypePatterns
     agents: Agents | None = None
     prefix: Prefix | None = None
@@ -126,7 +125,6 @@ class Unsubscribe(Request[Unsubscribed]):
     """End subscriptions to these types, written as in SUBSCRIBE, or ``all``."""
 
     op = Op.UNSUBSCRIBE
-    reply = Unsubscribed
     event_types: TypePatterns = ()
     all: bool = False
 
@@ -163,7 +161,6 @@ class PollEvents(Request[EventList]):
     """
 
     op = Op.POLL_EVENTS
-    reply = EventList
     max: Annotated[int, Rule(lambda most: most >= 1, "a whole number from 1 up")] = 100
     timeout: Seconds = Seconds(0.0)
     since: Seq | None = None
@@ -186,7 +183,6 @@ class Emit(Request[Emitted]):
     """
 
     op = Op.EMIT
-    reply = Emitted
     event_type: CustomType | None = None
     data: object = None
     event: CustomType | None = None

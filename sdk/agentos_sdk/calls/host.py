@@ -33,7 +33,6 @@ class Read(Request[Content]):
     """Read a file, or ``limit`` bytes of it from ``offset`` on."""
 
     op = Op.READ
-    reply = Content
     path: Path
     offset: Offset = 0
     limit: Offset | None = None
@@ -52,7 +51,6 @@ class Write(Request[Written]):
     """Write ``content`` to a file: replace it atomically, or (``append``) append to it."""
 
     op = Op.WRITE
-    reply = Written
     path: Path
     content: Text
     mode: Literal["write", "append"] = "write"
@@ -118,7 +116,6 @@ class Exec(Request[Executed]):
     """
 
     op = Op.EXEC
-    reply = Executed
     command: str | Sequence[str]
     name: str | None = None
     id: int | None = None
@@ -145,7 +142,6 @@ class Now(Request[Time]):
     """The time of the kernel, in seconds since the epoch."""
 
     op = Op.NOW
-    reply = Time
 
 
 @record
@@ -160,7 +156,6 @@ class Sleep(Request[Slept]):
     """Wait for ``seconds``, or until that instant in seconds since the epoch, at most a day; returns the time then."""
 
     op = Op.SLEEP
-    reply = Slept
     seconds: Annotated[Seconds, Rule(lambda seconds: seconds <= MAX_SLEEP, "at most 86400 seconds")] | None = None
     until: Annotated[float, Rule(lambda until: until >= 0, "seconds since the epoch")] | None = None
 
@@ -177,5 +172,4 @@ class Random(Request[RandomData]):
     """Get ``bytes`` random bytes, fit for keys."""
 
     op = Op.RANDOM
-    reply = RandomData
     bytes: Annotated[int, Rule(lambda count: 1 <= count <= MAX_RANDOM, "a whole number from 1 to 65536")]

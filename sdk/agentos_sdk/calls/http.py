@@ -62,7 +62,6 @@ class HTTP(Request[HTTPResponse]):
     """
 
     op = Op.HTTP
-    reply = HTTPResponse
     url: str
     method: str = "GET"
     headers: Mapping[str, str] = field(factory=dict)

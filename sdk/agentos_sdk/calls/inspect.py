@@ -187,6 +187,5 @@ class Inspect(Request[Inspected]):
     """Inspect one agent: exactly one of ``name`` and ``id``."""
 
     op = Op.INSPECT
-    reply = Inspected
     name: str | None = None
     id: int | None = None

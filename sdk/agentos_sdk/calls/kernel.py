@@ -23,7 +23,6 @@ class Shutdown(Request[Stopping]):
     """
 
     op = Op.SHUTDOWN
-    reply = Stopping
     grace: Seconds | None = None
 
 
@@ -79,4 +78,3 @@ class Status(Request[KernelStatus]):
     """Get the state of the kernel as a whole, and what needs attention."""
 
     op = Op.STATUS
-    reply = KernelStatus

@@ -22,7 +22,6 @@ class Send(Request[Sent]):
     """Send a message to one mailbox; exactly one of ``to`` (an id or a name) and ``to_name``."""
 
     op = Op.SEND
-    reply = Sent
     message: object
     to: int | str | None = None
     to_name: str | None = None
@@ -65,7 +64,6 @@ class Recv(Request[Received]):
     """
 
     op = Op.RECV
-    reply = Received
     max: int = 10
     timeout: Seconds = Seconds(0.0)
     wait: bool = True
@@ -87,7 +85,6 @@ class Ack(Request[Acknowledged]):
     """
 
     op = Op.ACK
-    reply = Acknowledged
     ids: Sequence[Number]
 
 
@@ -148,7 +145,6 @@ class Mail(Request[MailReply]):
     """
 
     op = Op.MAIL
-    reply = MailReply
     name: str | None = None
     dead: bool = False
     limit: Page = 50
@@ -170,7 +166,6 @@ class Broadcast(Request[Delivered]):
     """Send a message to all mailboxes."""
 
     op = Op.BROADCAST
-    reply = Delivered
     message: object
     include_self: bool = False
 
@@ -188,5 +183,4 @@ class Register(Request[Registered]):
     """Add a name under which the caller's mailbox can be reached."""
 
     op = Op.REGISTER
-    reply = Registered
     name: str

@@ -49,7 +49,6 @@ class Store(Request[Stored]):
     """
 
     op = Op.STORE
-    reply = Stored
     key: Key
     value: object
     scope: Scope = "global"
@@ -80,7 +79,6 @@ class Fetch(Request[Fetched]):
     """
 
     op = Op.FETCH
-    reply = Fetched
     key: Key
     scope: Scope | None = None
     agent: Holder | None = None
@@ -102,7 +100,6 @@ class Delete(Request[Deleted]):
     """
 
     op = Op.DELETE
-    reply = Deleted
     key: Key
     scope: Scope | None = None
     if_version: Number | None = None
@@ -129,7 +126,6 @@ class Keys(Request[KeyList]):
     """
 
     op = Op.KEYS
-    reply = KeyList
     prefix: Prefix = ""
     scope: Scope | None = None
     limit: Page = 1000

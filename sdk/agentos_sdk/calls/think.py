@@ -165,7 +165,6 @@ class Think(Request[Thought]):
     """
 
     op = Op.THINK
-    reply = Thought
     prompt: Text | None = None
     messages: Sequence[Message] = ()
     system_instruction: Text | None = None
@@ -231,5 +230,4 @@ class LLMReport(Request[Reported]):
     """``tokens`` is what the caller reports as used. It has no effect: the kernel counts by itself."""
 
     op = Op.LLM_REPORT
-    reply = Reported
     tokens: Tokens

@@ -79,7 +79,6 @@ class ListTools(Request[ToolList]):
     """
 
     op = Op.TOOLS
-    reply = ToolList
     server: ServerName | None = None
 
 
@@ -91,7 +90,6 @@ class CallTool(Request[ToolReply]):
     """
 
     op = Op.TOOL_CALL
-    reply = ToolReply
     tool: ToolName
     arguments: Mapping[str, Any] = field(factory=dict)
     timeout: Patience | None = None

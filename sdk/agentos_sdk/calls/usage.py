@@ -60,7 +60,6 @@ class Usage(Request[UsageReply]):
     """
 
     op = Op.USAGE
-    reply = UsageReply
     name: str | None = None
     since: Seconds | None = None
     reset: bool = False

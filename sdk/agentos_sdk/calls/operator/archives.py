@@ -37,7 +37,6 @@ class Export(Request[Exported]):
     """
 
     op = Op.EXPORT
-    reply = Exported
     name: str
     include: Parts = ("agent", "state", "mailbox", "workspace")
     stream: bool = True
@@ -79,6 +78,5 @@ class Import(Request[Imported]):
     """
 
     op = Op.IMPORT
-    reply = Imported
     path: Path | None = None
     as_: str | None = None

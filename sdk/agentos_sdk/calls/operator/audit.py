@@ -54,7 +54,6 @@ class GetAuditLog(Request[AuditLog]):
     """Get the newest ``limit`` entries; with ``since_id`` the first entries after that one."""
 
     op = Op.GET_AUDIT_LOG
-    reply = AuditLog
     category: Category | None = None
     agent_id: Number | None = None
     since_id: Number | None = None
@@ -73,7 +72,6 @@ class SetAuditConfig(Request[AuditConfig]):
     """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
 
     op = Op.SET_AUDIT_CONFIG
-    reply = AuditConfig
     log_agents: bool | None = None
     log_audit: bool | None = None
     log_commands: bool | None = None

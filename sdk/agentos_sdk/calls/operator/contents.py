@@ -26,7 +26,6 @@ class GetContents(Request[Contents]):
     """
 
     op = Op.GET_CONTENTS
-    reply = Contents
     name: str | None = None
     agent_id: Number | None = None
     since_id: Number | None = None

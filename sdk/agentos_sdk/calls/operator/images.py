@@ -54,5 +54,4 @@ class Images(Request[ImagesReply]):
     """
 
     op = Op.IMAGES
-    reply = ImagesReply
     remove: str | None = None

@@ -143,7 +143,6 @@ class MetricsSystem(Request[MetricsReply]):
     """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""
 
     op = Op.METRICS_SYSTEM
-    reply = MetricsReply
     history: Seconds | None = None
 
 
@@ -242,7 +241,6 @@ class MetricsAgent(Request[AgentMetricsReply]):
     """
 
     op = Op.METRICS_AGENT
-    reply = AgentMetricsReply
     agent_id: int | None = None
     history: Seconds | None = None
 
@@ -261,7 +259,6 @@ class MetricsAllAgents(Request[AllAgentsMetrics]):
     """
 
     op = Op.METRICS_ALL_AGENTS
-    reply = AllAgentsMetrics
 
 
 @record
@@ -274,5 +271,4 @@ class MetricsCgroup(Request[CgroupMetricsReply]):
     """Get all that the control group of one agent counts, by default of the caller itself."""
 
     op = Op.METRICS_CGROUP
-    reply = CgroupMetricsReply
     agent_id: int | None = None

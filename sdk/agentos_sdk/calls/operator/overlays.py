@@ -63,7 +63,6 @@ class Diff(Request[Diffed]):
     """
 
     op = Op.DIFF
-    reply = Diffed
     name: str
     paths: Paths = ()
     content: bool = False
@@ -84,7 +83,6 @@ class Rollback(Request[RolledBack]):
     """
 
     op = Op.ROLLBACK
-    reply = RolledBack
     name: str
     snapshot: str
 
@@ -120,7 +118,6 @@ class Apply(Request[Applied]):
     """
 
     op = Op.APPLY
-    reply = Applied
     name: str
     digest: str
     paths: Paths = ()
@@ -142,6 +139,5 @@ class Undo(Request[Undone]):
     """Take back an APPLY of this agent's changes, by default the last one; the operator alone."""
 
     op = Op.UNDO
-    reply = Undone
     name: str
     apply: str | None = None

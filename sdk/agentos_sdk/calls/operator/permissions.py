@@ -53,7 +53,6 @@ class GetPerms(Request[PermsReply]):
     """Get the permissions of an agent, or of the caller."""
 
     op = Op.GET_PERMS
-    reply = PermsReply
     agent_id: int | None = None
 
 
@@ -70,7 +69,6 @@ class SetPerms(Request[PermsSet]):
     """
 
     op = Op.SET_PERMS
-    reply = PermsSet
     agent_id: int | None = None
     level: str | None = None
     permissions: object = None
@@ -100,7 +98,6 @@ class Explain(Request[Explained]):
     """
 
     op = Op.EXPLAIN
-    reply = Explained
     agent: str | int
     call: str
     args: Mapping[str, Any] = field(factory=dict)
@@ -152,7 +149,6 @@ class Approvals(Request[ApprovalsReply]):
     """
 
     op = Op.APPROVALS
-    reply = ApprovalsReply
     follow: bool = False
 
 
@@ -175,7 +171,6 @@ class Decide(Request[Decided]):
     """
 
     op = Op.DECIDE
-    reply = Decided
     id: int
     allow: bool
     remember: Literal["once", "agent", "always"] = "once"

@@ -37,7 +37,6 @@ class RecordStart(Request[RecordingBegun]):
     """
 
     op = Op.RECORD_START
-    reply = RecordingBegun
     agents: Names | None = None
     filter_agents: Ids | None = None
     include_think: bool = True
@@ -63,7 +62,6 @@ class RecordStop(Request[RecordingEnded]):
     """End the recording; what agents with ``record = true`` do is recorded on."""
 
     op = Op.RECORD_STOP
-    reply = RecordingEnded
 
 
 @record
@@ -90,7 +88,6 @@ class RecordStatus(Request[RecordingStatus]):
     """
 
     op = Op.RECORD_STATUS
-    reply = RecordingStatus
     export: bool = False
     get_entries: bool = False
     limit: Positive | None = None

@@ -37,5 +37,4 @@ class Reload(Request[Reloaded]):
     """
 
     op = Op.RELOAD
-    reply = Reloaded
     dry_run: bool = False

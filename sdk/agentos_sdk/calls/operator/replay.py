@@ -41,7 +41,6 @@ class ReplayStart(Request[ReplayStarted]):
     """
 
     op = Op.REPLAY_START
-    reply = ReplayStarted
     recording: str | None = None
     recording_data: str | None = None
     path: str | None = None
@@ -134,7 +133,6 @@ class ReplayStatus(Request[ReplayProgress]):
     """
 
     op = Op.REPLAY_STATUS
-    reply = ReplayProgress
     name: str | None = None
     calls: bool = False
 
@@ -151,5 +149,4 @@ class ReplayStop(Request[ReplayStopped]):
     """End the replay of the agent ``name``, or all, and forget them. The operator alone."""
 
     op = Op.REPLAY_STOP
-    reply = ReplayStopped
     name: str | None = None

@@ -31,7 +31,6 @@ class Snapshot(Request[SnapshotTaken]):
     """
 
     op = Op.SNAPSHOT
-    reply = SnapshotTaken
     name: str
     label: str | None = None
 
@@ -66,7 +65,6 @@ class Snapshots(Request[SnapshotsReply]):
     """
 
     op = Op.SNAPSHOTS
-    reply = SnapshotsReply
     name: str | None = None
     remove: str | None = None
 
@@ -96,7 +94,6 @@ class Fork(Request[Forked]):
     """
 
     op = Op.FORK
-    reply = Forked
     name: str
     count: Count = 1
     snapshot: str | None = None

@@ -24,7 +24,7 @@ define PYTEST
   $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(UNGUESTED)" $(1) && [ $$first = 0 ]
 endef
 
-.PHONY: help demo dashboard tour quick test night proof-guests proof-images proof-kills proof-loop proof-mail proof-replay proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
+.PHONY: help demo dashboard tour quick test night proof-guests proof-images proof-kills proof-loop proof-mail proof-replay proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format bench stages cover docs roads clients frameworks test-frameworks agents compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -42,7 +42,6 @@ help:
 	@echo "make proof-loop   kill the loop at each of its records: nothing is done twice"
 	@echo "make security  set up, then run the attacks alone, and programs behind the filtered network"
 	@echo "make check     ruff, mypy, import-linter, flake8-async, TypeScript over the dashboard"
-	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md); ROW=spawn: only such rows"
 	@echo "make stages    where the time of a SPAWN, READ and EXEC goes (docs/how-to/find-out-what-is-slow.md)"
 	@echo "make cover     tests with coverage, subprocesses included"
@@ -151,9 +150,6 @@ $(TSC):
 
 check-pages: $(TSC)
 	$(TSC) --project agentos/userland/web
-
-generate: $(READY)
-	$(BIN)/python sdk/generate_clients.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -23,6 +23,7 @@ from agentos.agents.spec import (
     WorkspaceMode,
     is_reserved,
 )
+from agentos.kernel.caller import MAX_BODY_BYTES
 from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
 from agentos.sandbox.start.zygote import TIMEOUT
 from agentos_sdk.encoding.codec import Rule, Seconds, Size
@@ -32,6 +33,9 @@ from supervisors.strategy import AutoShutdown, Restart
 MIN_STORAGE = 64 << 20  # bytes; the audit log takes 14 MiB of them at its beginning
 MIN_RECORDINGS = 1 << 20  # bytes
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
+MAX_PAYLOAD = (
+    MAX_BODY_BYTES  # one body is no more than a caller may have in flight: one of 1G stops every caller for 4 s
+)
 
 Name = Annotated[
     str,
@@ -72,7 +76,9 @@ class KernelSettings:
     socket: str | None = None
     state_dir: str | None = None
     log_level: LogLevel = "info"
-    max_payload: Annotated[Size, Rule(lambda size: size >= MIN_PAYLOAD, "a size of at least 1M")] = Size(16 << 20)
+    max_payload: Annotated[Size, Rule(lambda size: MIN_PAYLOAD <= size <= MAX_PAYLOAD, "a size from 1M to 64M")] = Size(
+        16 << 20
+    )
     max_connections: Count = 4096
     max_children: Count = 32
     spawn_rate: Annotated[float, Rule(lambda rate: rate > 0, "a number above 0")] = 10.0

@@ -9,12 +9,13 @@ from attrs import frozen
 from agentos.kernel.wire.request_body import LARGE_TEXT_BYTES, parse_text
 from agentos.llm.answers import sampling
 from agentos.llm.answers.sampling import Sampling
-from agentos.llm.providers.provider import Image
+from agentos.llm.providers.provider import Image, Question
 from agentos_sdk.calls import think
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.codec import Invalid
 from agentos_sdk.encoding.strict import Unexpected
 from agentos_sdk.errors import BadRequest
+from agentos_sdk.values import LLMClass
 
 T = TypeVar("T")
 
@@ -26,6 +27,19 @@ class Mistake(BadRequest):
 
     def __init__(self, param: str, what: str) -> None:
         super().__init__(f"{param}: {what}", param=param)
+
+
+@frozen
+class Asked:
+    """A request to a model, and whether its answer is streamed; ``class_`` is that of the queue, if it names one.
+
+    ``left_out`` are fields, and types of tools, that the model's vendor isn't sent.
+    """
+
+    question: Question
+    stream: bool = False
+    class_: LLMClass | None = None
+    left_out: Sequence[str] = ()
 
 
 @frozen
@@ -157,6 +171,21 @@ def check_stops(stops: object, place: str, *expected: str) -> Sequence[str]:
     if type(stops) is not list or len(stops) > MAX_STOPS or not all(type(stop) is str and stop for stop in stops):
         raise Mistake(place, str(Unexpected(stops, *expected, f"an array of at most {MAX_STOPS} texts")))
     return stops
+
+
+def read_schema(wanted: Fields | None, holder: str = "") -> Mapping[str, Any] | None:
+    """The schema that OpenAI's format of an answer has, in its field ``holder``; None if any text will do."""
+    kind = wanted.required_text("type") if wanted is not None else "text"
+    if wanted is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    named = (wanted.object(holder) if holder else wanted) if kind == "json_schema" else None
+    schema = named.object("schema") if named is not None else None
+    if schema is None:
+        has = f"{holder}.schema" if holder else "a schema"
+        raise Mistake(wanted.at, f"expected the type text, json_object or json_schema, which has {has}")
+    return schema.data
 
 
 def check_supported(parameters: Sampling, provider: str, fields: Mapping[str, str]) -> None:

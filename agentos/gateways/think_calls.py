@@ -1,7 +1,8 @@
 """THINK calls of one agent for its endpoint, whole or streamed, and its large bodies, which are read in a thread."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 import trio
@@ -22,9 +23,9 @@ from agentos_sdk.calls import think
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError, NotFound
 from agentos_sdk.opcodes import Op
-from agentos_sdk.values import LLMClass
 
 from .rate_limits import Headers, list_headers
+from .request_fields import Asked
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -106,25 +107,16 @@ class ThinkCalls:
         """The kernel's estimate of the tokens of a question: no provider is asked."""
         return await self.read(question.size, estimate_input_tokens, question)
 
-    async def think(
-        self,
-        question: Question,
-        on_text: Callable[[str], None] | None = None,
-        class_: LLMClass | None = None,
-        left_out: Sequence[str] = (),
-    ) -> ThinkResult:
-        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives.
-
-        ``left_out`` is what the program asked for and the question lacks, for the audit log.
-        """
-        self.check_model(question.model)
+    async def think(self, asked: Asked, on_text: Callable[[str], None] | None = None) -> ThinkResult:
+        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives."""
+        self.check_model(asked.question.model)
 
         async def send(chunk: bytes) -> None:
             assert on_text is not None, "only a stream is sent in chunks"
             on_text(codec.decode(think.Delta, codec.parse(chunk)).delta)
 
         streams = on_text is not None
-        request = ThinkRequest(question, stream=streams, class_=class_, left_out=left_out)
+        request = ThinkRequest(asked.question, stream=streams, class_=asked.class_, left_out=asked.left_out)
         thought = await self.perform(Op.THINK, request, Call(self.caller, streams, send))
         assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
         return thought
@@ -163,7 +155,7 @@ class ThinkCalls:
         self, exchange: Exchange, question: Question, encode: Callable[[Answer, float | None], bytes]
     ) -> None:
         """Send the vectors that a question asks for; ``encode`` gets the answer and its cost."""
-        thought = await self.think(question)
+        thought = await self.think(Asked(question))
         size = sum(map(len, thought.answer.vectors))
         data = await self.read(size, encode, thought.answer, thought.cost)
         await exchange.reply(200, data, self.headers(thought))
@@ -171,18 +163,16 @@ class ThinkCalls:
     async def answer(
         self,
         exchange: Exchange,
-        question: Question,
-        ask: Ask,
+        asked: Asked,
         shape: AnswerShape,
-        *,
-        stream: bool,
-        left_out: Sequence[str] = (),
+        ask: Ask | None = None,
         media_type: str = "text/event-stream",
     ) -> None:
-        """Send the answer for which ``ask`` makes a call: whole, or as it arrives, as a stream of this media type."""
-        more = [("x-agentos-left-out", ", ".join(left_out))] if left_out else []
-        if stream:
-            await self._stream(exchange, question, ask, shape, more, media_type)
+        """Send the answer: whole, or as it arrives, as a stream of this media type. ``ask`` makes the call instead."""
+        more = [("x-agentos-left-out", ", ".join(asked.left_out))] if asked.left_out else []
+        ask = ask or partial(self.think, asked)
+        if asked.stream:
+            await self._stream(exchange, asked.question, ask, shape, more, media_type)
         else:
             thought = await ask(None)
             await exchange.reply(200, shape.whole(thought.answer, thought.cost), [*self.headers(thought), *more])

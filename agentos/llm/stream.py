@@ -18,9 +18,9 @@ from agentos_sdk.encoding.characters import ends_in_half, join_surrogates
 from agentos_sdk.encoding.nesting import remove_strings
 from agentos_sdk.values import Usage
 
-from .answers.called_tools import GENERATED_ID_PREFIX, MAX_ARGUMENT_DEPTH, MAX_CALLS, CalledTools, new_id
+from .answers.called_tools import CalledTools, index_of
 from .answers.finish_reasons import FAILURES, FINISH_REASONS, MALFORMED_CALL, NOT_YET, plain_word
-from .answers.malformed import MAX_CONTAINERS, MAX_EVENT, MalformedResponse, parse_json
+from .answers.malformed import MalformedResponse, parse_json
 from .answers.vendor_errors import find_error, may_pass, message_of, plain_text, status_of
 from .providers.account import ErrorOfStatus, ProviderAccount
 from .providers.provider import (
@@ -36,21 +36,6 @@ from .providers.provider import (
     estimate_tokens,
 )
 
-__all__ = [
-    "GENERATED_ID_PREFIX",
-    "MAX_ARGUMENT_DEPTH",
-    "MAX_CALLS",
-    "MAX_CONTAINERS",
-    "MAX_EVENT",
-    "MAX_STREAM",
-    "AnswerBuilder",
-    "MalformedResponse",
-    "compact_json",
-    "id_field",
-    "new_id",
-    "text_field",
-]
-
 MAX_STREAM = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its text
 MAX_LOGPROBS = 16 << 20  # characters of JSON
 
@@ -60,14 +45,16 @@ class AnswerBuilder:
     """An answer, as far as it has arrived.
 
     ``parse_event`` parses an event, and ``on_delta`` is called with the resulting delta. ``error_of_status`` makes the
-    error of an event that is one. ``callback_error`` is the exception that ``on_delta`` raised. ``logprobs`` are kept
-    as JSON if they were requested, else ``None``. ``ended``: the stream has said that nothing follows.
+    error of an event that is one. ``holder`` is the field of an answer that holds its text. ``callback_error`` is the
+    exception that ``on_delta`` raised. ``logprobs`` are kept as JSON if they were requested, else ``None``. ``ended``:
+    the stream has said that nothing follows.
     """
 
     account: ProviderAccount
     on_delta: OnDelta
     parse_event: Callable[["AnswerBuilder", Mapping[str, Any]], Delta]
     error_of_status: ErrorOfStatus
+    holder: str
     text: list[str] = field(factory=list)
     unseen: int = 0  # characters
     calls: CalledTools = field(factory=CalledTools)
@@ -80,6 +67,8 @@ class AnswerBuilder:
     _unknown_finish: str | None = None  # the vendor's word, if no table has it
     _remark: str = ""  # the first text that is neither an event nor JSON
     _is_over: bool = False  # no chunk follows
+    _body: bytes = b""  # a whole body that is no stream
+    _has_other_choices: bool = False
     _half: str = ""  # the first half of a surrogate pair, of which the second may follow
     _logprobs_size: int = 0  # characters
     _events: EventParser = field(factory=lambda: EventParser(MalformedResponse, MAX_STREAM))
@@ -99,9 +88,19 @@ class AnswerBuilder:
         rest = b"" if self.ended else self._events.stray.strip()
         if not any(name.startswith(rest) for name in FIELD_NAMES):  # as "dat" of a stream that was cut
             self._take(rest, "")
+            self._body = b"" if is_cut(rest) else rest
         if self._half:
             half, self._half = self._half, ""
             self._hear(Delta(join_surrogates(half)))
+
+    def first_of(self, choices: Any) -> Mapping[str, Any]:
+        """The first of an event's choices, empty without it: some servers send several, though one was asked for."""
+        for choice in choices or ():
+            if (index_of(choice.get("index")) or 0) <= 0:
+                found: Mapping[str, Any] = choice
+                return found
+            self._has_other_choices = True
+        return {}
 
     def end_stream(self) -> None:
         """Nothing follows; what has arrived is the answer."""
@@ -141,6 +140,11 @@ class AnswerBuilder:
             said = self.account.clean_message(self._remark)
             if said and not self.has_any:
                 raise self.account.unforeseen(f"answered what is no answer of a model: {said}")
+            if (self.ended or self._body) and not (self.has_any or self.unseen):
+                of = " with index 0" if self._has_other_choices else ""
+                body = self.account.clean_message(self._body.decode(errors="replace"))
+                what = f'answered without a text, a call or an end in "{self.holder}"{of}'
+                raise self.account.unforeseen(f"{what}: {body}" if body else what)
             raise Failing(f"{self.account.vendor} broke off its answer")
         if self._unknown_finish is not None and not self.has_any:
             raise self.account.unforeseen(f"ended its answer with {self._unknown_finish}")

@@ -77,16 +77,8 @@ def _sums(verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 def to_json(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
     """The verdicts as JSON values."""
-    found = []
-    for verdict in verdicts:
-        check = BY_NAME[verdict.check]
-        found.append(
-            {
-                "check": check.name,
-                "tries": check.tries,
-                "outcome": verdict.outcome,
-                "wall": check.wall,
-                "detail": verdict.detail,
-            }
-        )
-    return found
+    checks = ((verdict, BY_NAME[verdict.check]) for verdict in verdicts)
+    return [
+        {"check": check.name, "tries": check.tries, "outcome": each.outcome, "wall": check.wall, "detail": each.detail}
+        for each, check in checks
+    ]

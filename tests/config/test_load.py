@@ -189,7 +189,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_lines(home: Path) -> 
 
     missing = home / "missing.py"
     assert said(text) == [
-        "agentos.toml:2: kernel.max_payload: expected a size of at least 1M, got '512K'",
+        "agentos.toml:2: kernel.max_payload: expected a size from 1M to 64M, got '512K'",
         "agentos.toml:3: kernel.spwan_rate: unknown field, did you mean spawn_rate?",
         "agentos.toml:6: supervisor.period: expected a duration above 0s, got '0s'",
         f"agentos.toml:10: supervisor.children[0].script: there is no file {missing}",
@@ -242,6 +242,18 @@ def test_a_number_of_any_size_is_only_a_mistake(home: Path) -> None:
 
     assert decimal == "agentos.toml:2: a number of more than 4300 digits"
     assert hexadecimal == "agentos.toml:2: kernel.max_children: expected a whole number, got a very large number"
+
+
+@each_row("size", ["1M", "64M", 64 << 20])
+def test_a_body_may_have_any_size_that_the_kernel_copies_without_a_pause(home: Path, size: str | int) -> None:
+    assert 1 << 20 <= loaded(f"[kernel]\nmax_payload = {size!r}").kernel.max_payload <= 64 << 20
+
+
+@each_row("size", ["65M", "1G", "8000000T", (64 << 20) + 1, 2**63 - 1, "1023K", 0])
+def test_a_size_of_bodies_that_would_stop_the_kernel_is_refused(home: Path, size: str | int) -> None:
+    [told] = said(f"[kernel]\nmax_payload = {size!r}")
+
+    assert told == f"agentos.toml:2: kernel.max_payload: expected a size from 1M to 64M, got {size!r}"
 
 
 @each_row(

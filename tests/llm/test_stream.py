@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.http.sse import MAX_EVENT, EventParser
-from agentos.llm.stream import MAX_STREAM, MalformedResponse
+from agentos.llm.answers.malformed import MalformedResponse
+from agentos.llm.stream import MAX_STREAM
 
 STREAM = (
     b": a comment\r\n\r\n"

@@ -1,4 +1,4 @@
-"""The methods of both clients: generated from the calls, alike in both, and those of the original SDK."""
+"""The methods of both clients: as their calls' requests, alike in both, and those of the original SDK."""
 
 import inspect
 import json
@@ -6,23 +6,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from inspect import Parameter
 from pathlib import Path
-from typing import Any, assert_type
+from types import NoneType, UnionType
+from typing import Any, Literal, NewType, Union, assert_type, get_args, get_origin, get_type_hints
 
 import attrs
 import pytest
 import trio
 
-import generate_clients
 from agentos_sdk import AgentOSClient, Kernel, connect
 from agentos_sdk.calls.agents import AgentInfo, Killed, LogsReply
 from agentos_sdk.calls.usage import DayUsage
 from agentos_sdk.clients import streams
+from agentos_sdk.clients.client_calls import Calls
 from agentos_sdk.encoding import chunks
+from agentos_sdk.encoding.strict import wire_name
 from agentos_sdk.errors import NotFound
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel, replies
 from agentos_sdk.testing.fake_server import Server
-from client_methods import HIDDEN, METHODS, Method
 from tests.architecture.test_calls import requests
 from tests.support.runs.rows import each_row
 
@@ -68,12 +69,77 @@ ORIGINAL: dict[str, dict[str, Any]] = {  # method -> its parameters in the origi
 WIDER = {"prompt", "script", "image_mime_type", "event_types", "max_events", "event_type"}
 
 
-def test_the_generated_methods_are_up_to_date() -> None:
-    assert generate_clients.FILE.read_text() == generate_clients.generate(), "run `make generate`"
+HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters
+SHOWN, UNSENT = {("logs", "stream"), ("follow_logs", "stream")}, {("emit_event", "event")}  # but for these
+OWN_TYPES = {  # parameters that take more than their field, or are none
+    *("think image", "think images", "think image_mime_type", "think messages", "think tools"),
+    *("write_file content", "set_permissions permissions"),
+}
+METHODS = sorted(name for name in vars(Calls) if not name.startswith("_"))
+
+
+class Noting(Calls):
+    """Returns opcode, fields and parameters' other names instead of making a call."""
+
+    def _make_call(self, op: int, given: dict[str, Any], named: Mapping[str, str] = {}, *_: Any, **__: Any) -> Any:
+        return op, given, named
+
+    _open_stream = _make_call
+
+
+def request_of(name: str) -> tuple[type, Mapping[str, str]]:
+    """The request of a method, and the fields of the parameters that have other names."""
+    op, _, named = getattr(Noting(), name)(**arguments(name, every=False))
+    return requests()[Op(op)], named
+
+
+def is_stream(name: str) -> bool:
+    return hasattr(streams, str(inspect.signature(getattr(Calls, name)).return_annotation))
+
+
+def shown_fields(name: str, request: type) -> dict[str, Any]:
+    """The fields of a method's request that are parameters, by their names on the wire."""
+    fields = (each for each in attrs.fields(request) if (name, each.name) not in UNSENT)
+    return {wire_name(each.name): each for each in fields if each.name not in HIDDEN or (name, each.name) in SHOWN}
+
+
+def type_text(hint: Any) -> str:
+    """A type as a method writes it; classes of ``calls`` are accepted as mappings."""
+    if isinstance(hint, NewType):
+        return type_text(hint.__supertype__)
+    if isinstance(hint, type) and attrs.has(hint):
+        return "Mapping[str, Any]"
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is None:
+        return "None" if hint is NoneType else str(hint.__name__)
+    if origin is Literal:
+        return f"Literal{list(args)}"
+    texts = [type_text(arg) for arg in args]
+    return " | ".join(texts) if origin in (Union, UnionType) else f"{origin.__name__}[{', '.join(texts)}]"
 
 
 def test_every_call_has_a_method() -> None:
-    assert {method.request.op for method in METHODS} == set(requests()) - WITHOUT_A_METHOD
+    assert {request_of(name)[0] for name in METHODS} == {
+        request for op, request in requests().items() if op not in WITHOUT_A_METHOD
+    }
+
+
+@each_row("name", METHODS)
+def test_a_parameter_has_the_type_and_the_default_of_its_field(name: str) -> None:
+    request, named = request_of(name)
+    fields, hints = shown_fields(name, request), get_type_hints(request)
+    _, *parameters = inspect.signature(getattr(Calls, name)).parameters.values()
+
+    for each in parameters:
+        if f"{name.removesuffix('_stream')} {each.name}" in OWN_TYPES:
+            continue
+        field = fields[named.get(each.name, each.name)]
+        expected = type_text(hints[field.name])
+        assert each.annotation in (expected, f"{expected} | None")
+        if field.default is attrs.NOTHING:
+            assert each.default is each.empty
+        else:  # not sent unless it is given: the kernel's default holds
+            assert each.default in (None, field.default)
 
 
 def methods(client: type) -> dict[str, Callable[..., Any]]:
@@ -124,7 +190,7 @@ def arguments(name: str, every: bool) -> dict[str, Any]:
     return {each.name: known.get(each.name, each.name) for each in parameters if every or each.default is each.empty}
 
 
-@each_row(("name", "every"), [(method.name, every) for method in METHODS for every in (False, True)])
+@each_row(("name", "every"), [(name, every) for name in METHODS for every in (False, True)])
 def test_a_method_makes_the_same_call_by_both_clients(recorder: tuple[str, Recorder], name: str, every: bool) -> None:
     path, recorded = recorder
     recorded.calls.clear()
@@ -144,26 +210,24 @@ def test_a_method_makes_the_same_call_by_both_clients(recorder: tuple[str, Recor
     trio.run(main)
     [by_blocking, by_trio] = recorded.calls
     assert by_blocking == by_trio
-    assert by_trio[0] == next(method.request.op for method in METHODS if method.name == name)
 
 
-@each_row("method", METHODS)
-def test_each_argument_is_sent_as_a_field_of_the_request(recorder: tuple[str, Recorder], method: Method) -> None:
+@each_row("name", METHODS)
+def test_each_argument_is_sent_as_a_field_of_the_request(recorder: tuple[str, Recorder], name: str) -> None:
     path, recorded = recorder
 
     with suppress(NotFound), AgentOSClient(path) as client:
-        made = getattr(client, method.name)(**arguments(method.name, every=True))
+        made = getattr(client, name)(**arguments(name, every=True))
         if hasattr(made, "__next__"):
             next(made)
 
-    hidden = (HIDDEN - {*method.shown}) | {*method.unsent}
-    fields = {each.name.rstrip("_") for each in attrs.fields(method.request) if each.name not in hidden}
     sent = recorded.calls[-1][1]
     assert isinstance(sent, dict)
-    assert sent.keys() == fields | ({method.streamed_by} if method.stream else set())
+    streamed_by = {"follow" if name in ("follow_logs", "follow_approvals") else "stream"} if is_stream(name) else set()
+    assert sent.keys() == shown_fields(name, request_of(name)[0]).keys() | streamed_by
 
 
-@each_row("name", [method.name for method in METHODS])
+@each_row("name", METHODS)
 def test_a_wrong_argument_is_a_type_error_in_both_clients(recorder: tuple[str, Recorder], name: str) -> None:
     path, recorded = recorder
     with pytest.raises(TypeError, match=rf"\b{name}\(\) got an unexpected keyword argument"):
@@ -178,14 +242,16 @@ def test_a_wrong_argument_is_a_type_error_in_both_clients(recorder: tuple[str, R
     assert recorded.calls == []
 
 
-@each_row("method", METHODS)
-def test_help_shows_the_result_and_the_same_text_for_both_clients(method: Method) -> None:
-    by_trio = getattr(Kernel, method.name)
+@each_row("name", METHODS)
+def test_help_shows_the_result_and_the_same_text_for_both_clients(name: str) -> None:
+    by_trio, by_blocking = getattr(Kernel, name), getattr(AgentOSClient, name)
 
-    assert inspect.getdoc(by_trio) == inspect.getdoc(getattr(AgentOSClient, method.name))
-    assert inspect.iscoroutinefunction(by_trio) is not bool(method.stream)
-    if method.stream:
-        assert inspect.signature(by_trio).return_annotation is getattr(streams, method.stream)
+    assert by_blocking.__doc__
+    assert inspect.getdoc(by_trio) == inspect.getdoc(by_blocking)
+    assert inspect.iscoroutinefunction(by_trio) is not is_stream(name)
+    if is_stream(name):
+        kind = getattr(streams, inspect.signature(by_blocking).return_annotation)
+        assert inspect.signature(by_trio).return_annotation is kind
 
 
 @each_row(

@@ -1,7 +1,6 @@
 """Anthropic-compatible part of an agent's HTTP endpoint: messages, counts of tokens, models."""
 
 import secrets
-from functools import partial
 
 from attrs import frozen
 
@@ -53,5 +52,4 @@ class Messages:
     async def _complete(self, exchange: Exchange) -> None:
         asked = await self.calls.parse(exchange, request.parse_request)
         shape = Shape(f"msg_{secrets.token_hex(12)}", await self.calls.estimate(asked.question))
-        ask = partial(self.calls.think, asked.question, left_out=asked.left_out)
-        await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
+        await self.calls.answer(exchange, asked, shape)

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from attrs import frozen
-
 from agentos.gateways.left_out import known, list_left_out
 from agentos.gateways.request_fields import (
+    Asked,
     Fields,
     Mistake,
     check_stops,
@@ -68,25 +67,13 @@ TTLS: Mapping[str, CacheMark] = {"5m": "5m", "1h": "1h"}
 CHOICES: Mapping[str, ToolChoice] = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
 
-@frozen
-class MessagesRequest:
-    """A request to a model, and whether its answer is to be streamed.
-
-    ``left_out`` are fields of it that the model's vendor isn't sent.
-    """
-
-    question: Question
-    stream: bool = False
-    left_out: Sequence[str] = ()
-
-
-def parse_request(body: bytes, model: str, provider: str) -> MessagesRequest:
+def parse_request(body: bytes, model: str, provider: str) -> Asked:
     """Parse a request; ``model`` is used if it names none. Slow if ``body`` is large.
 
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
     """
     request = read_fields(body)
-    asked = MessagesRequest(_question(request, model), request.flag("stream"), list_left_out(request, KNOWN))
+    asked = Asked(_question(request, model), request.flag("stream"), left_out=list_left_out(request, KNOWN))
     fields = {"parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
     check_supported(asked.question.sampling, provider, fields)
     return asked

@@ -7,10 +7,8 @@ another is refused by name. No I/O.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
-
 from agentos.gateways.left_out import known, list_left_out
-from agentos.gateways.request_fields import Mistake, check_stops, check_supported, read_fields, refuse_fields
+from agentos.gateways.request_fields import Asked, Mistake, check_stops, check_supported, read_fields, refuse_fields
 from agentos.llm.answers.sampling import Effort, Sampling
 from agentos.llm.providers.provider import Message, Question
 from agentos_sdk.encoding import codec
@@ -79,16 +77,7 @@ MODES: Mapping[str, ToolChoice] = {
 }
 
 
-@frozen
-class ContentRequest:
-    """A request to a model; ``left_out`` are fields of it that the model's vendor isn't sent."""
-
-    question: Question
-    class_: LLMClass | None = None
-    left_out: Sequence[str] = ()
-
-
-def parse_request(body: bytes, model: str, provider: str) -> ContentRequest:
+def parse_request(body: bytes, model: str, provider: str) -> Asked:
     """Parse a request to a model. Slow if ``body`` is large.
 
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
@@ -99,7 +88,7 @@ def parse_request(body: bytes, model: str, provider: str) -> ContentRequest:
         raise Mistake("contents", "expected the user's content last: an answer can't be begun for the model (prefill)")
     check_supported(asked.sampling, provider, SAMPLING)
     class_: LLMClass | None = "batch" if (request.text("serviceTier") or "").lower() == "flex" else None
-    return ContentRequest(asked, class_, list_left_out(request, KNOWN))
+    return Asked(asked, class_=class_, left_out=list_left_out(request, KNOWN))
 
 
 def parse_count(body: bytes, model: str, provider: str) -> Question:

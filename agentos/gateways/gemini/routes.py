@@ -2,9 +2,8 @@
 
 import re
 import secrets
-from functools import partial
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
@@ -59,11 +58,9 @@ class GeminiRoutes:
         alt = exchange.query("alt") or "json"
         if alt not in MEDIA_TYPES:
             raise BadRequest(f"alt: {Unexpected(alt, *MEDIA_TYPES)}", param="alt")
-        asked = await self.calls.parse(exchange, request.parse_request, name)
+        asked = evolve(await self.calls.parse(exchange, request.parse_request, name), stream=streams)
         shape = Shape(secrets.token_hex(12), in_events=alt == "sse")
-        ask = partial(self.calls.think, asked.question, class_=asked.class_, left_out=asked.left_out)
-        how = partial(self.calls.answer, stream=streams, left_out=asked.left_out, media_type=MEDIA_TYPES[alt])
-        await how(exchange, asked.question, ask, shape)
+        await self.calls.answer(exchange, asked, shape, media_type=MEDIA_TYPES[alt])
 
     async def _count(self, exchange: Exchange, name: str) -> None:
         question = await self.calls.parse(exchange, request.parse_count, name)

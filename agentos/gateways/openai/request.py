@@ -11,6 +11,7 @@ from attrs import frozen
 
 from agentos.gateways.left_out import known, list_left_out
 from agentos.gateways.request_fields import (
+    Asked,
     Fields,
     Mistake,
     check_stops,
@@ -18,6 +19,7 @@ from agentos.gateways.request_fields import (
     decode_image,
     parse_object,
     read_fields,
+    read_schema,
     refuse_fields,
 )
 from agentos.llm.answers.called_tools import read_arguments
@@ -67,14 +69,8 @@ KNOWN = known(
 
 
 @frozen
-class CompletionRequest:
-    """A request to a model, and how its answer is to be sent."""
-
-    question: Question
-    stream: bool = False
+class CompletionRequest(Asked):
     include_usage: bool = False  # at the end of the stream
-    class_: LLMClass | None = None
-    left_out: Sequence[str] = ()  # fields of the request that the model isn't sent
 
 
 def parse_request(body: bytes, model: str, provider: str = "openai") -> CompletionRequest:
@@ -106,13 +102,13 @@ def _build_request(request: Fields, model: str) -> CompletionRequest:
         tools=tools,
         tool_choice=choice,
         stop=_stop(request),
-        response_schema=_schema(request),
+        response_schema=read_schema(request.object("response_format"), "json_schema"),
         sampling=_sampling(request),
         cache_key=request.text("prompt_cache_key"),
     )
     include_usage = options is not None and options.flag("include_usage")
     left_out = list_left_out(request, KNOWN)
-    return CompletionRequest(question, request.flag("stream"), include_usage, read_class(request), left_out)
+    return CompletionRequest(question, request.flag("stream"), read_class(request), left_out, include_usage)
 
 
 def read_class(request: Fields) -> LLMClass | None:
@@ -267,19 +263,3 @@ def _logit_bias(request: Fields) -> Mapping[str, float] | None:
     if len(bias.data) > MAX_BIASES:
         raise Mistake("logit_bias", f"expected at most {MAX_BIASES} tokens")
     return {token: bias.number(token, 100, -100) or 0.0 for token in bias.data}
-
-
-def _schema(request: Fields) -> Mapping[str, Any] | None:
-    wanted = request.object("response_format")
-    kind = wanted.required_text("type") if wanted is not None else "text"
-    if wanted is None or kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object"}
-    named = wanted.object("json_schema") if kind == "json_schema" else None
-    schema = named.object("schema") if named is not None else None
-    if schema is None:
-        raise Mistake(
-            "response_format", "expected the type text, json_object or json_schema, which has json_schema.schema"
-        )
-    return schema.data

@@ -33,8 +33,7 @@ class Responses:
             shape = ResponseShape(
                 new_id(asked.store, now), int(now), {**asked.echo, "store": keeps}, asked.tools, asked.has_reasoning
             )
-            ask = partial(self._answer, asked, shape)
-            await self._calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
+            await self._calls.answer(exchange, asked, shape, partial(self._answer, asked, shape))
 
     async def _read(self, body: bytes) -> ResponsesRequest:
         """The request with the conversation before it, which may be far larger: one at a time."""
@@ -51,7 +50,7 @@ class Responses:
         self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None
     ) -> ThinkResult:
         """Ask the model, and store its answer. A request that asks for that fails without it, another one says so."""
-        thought = await self._calls.think(asked.question, on_text, asked.class_, asked.left_out)
+        thought = await self._calls.think(asked, on_text)
         if shape.echo["store"]:
             try:
                 await self._stored.add(shape.response(thought.answer, thought.cost), asked.input)

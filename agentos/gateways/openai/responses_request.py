@@ -11,12 +11,12 @@ from attrs import evolve, frozen
 from msgspec.structs import replace
 
 from agentos.gateways.left_out import known, list_left_out
-from agentos.gateways.request_fields import Fields, Mistake, check_supported, refuse_fields
+from agentos.gateways.request_fields import Asked, Fields, Mistake, check_supported, read_schema, refuse_fields
 from agentos.llm.answers.sampling import Sampling
 from agentos.llm.providers.prompts.past_calls import split_system
 from agentos.llm.providers.provider import Image, Message, Question, Role
 from agentos_sdk.encoding.strict import Unexpected
-from agentos_sdk.values import LLMClass, ToolCall
+from agentos_sdk.values import ToolCall
 
 from .reasoning import INCLUDED, read_signatures
 from .request import EFFORTS, VERBOSITIES, parse_call, parse_image, read_class
@@ -62,23 +62,19 @@ TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refu
 
 
 @frozen
-class ResponsesRequest:
+class ResponsesRequest(Asked):
     """``input`` are the request's items as they were sent; ``echo`` are the fields that its response repeats.
 
     ``store``: keep the response for a request that names its id as ``previous_response_id``; None if it doesn't say.
-    ``tools`` are those of the request by the model's names; ``left_out`` are types of tools that it isn't offered.
-    ``has_reasoning``: signatures of calls are to come as items of their own.
+    ``tools`` are those of the request by the model's names. ``has_reasoning``: signatures of calls are to come as items
+    of their own.
     """
 
-    question: Question
-    stream: bool
-    store: bool | None
-    input: Sequence[Mapping[str, Any]]
-    echo: Mapping[str, Any]
-    class_: LLMClass | None = None
+    store: bool | None = None
+    input: Sequence[Mapping[str, Any]] = ()
+    echo: Mapping[str, Any] = {}
     tools: Mapping[str, ProgramTool] = {}
     has_reasoning: bool = False
-    left_out: Sequence[str] = ()
 
 
 def parse_request(request: Fields, earlier: Sequence[Mapping[str, Any]], model: str, provider: str) -> ResponsesRequest:
@@ -108,7 +104,7 @@ def parse_request(request: Fields, earlier: Sequence[Mapping[str, Any]], model: 
         thinking_level=reasoning.named("effort", EFFORTS) if reasoning is not None else None,
         tools=tools.offered,
         tool_choice=tools.choice,
-        response_schema=_schema(text),
+        response_schema=read_schema(text.object("format")),
         sampling=_sampling(request, text),
         cache_key=request.text("prompt_cache_key"),
     )
@@ -117,13 +113,13 @@ def parse_request(request: Fields, earlier: Sequence[Mapping[str, Any]], model: 
     return ResponsesRequest(
         question,
         request.flag("stream"),
+        read_class(request),
+        _left_out(request, tools.left_out),
         request.choice("store"),
         sent,
         _echo(request),
-        read_class(request),
         tools.named,
         INCLUDED in (request.data.get("include") or ()),
-        _left_out(request, tools.left_out),
     )
 
 
@@ -211,19 +207,6 @@ def _check_include(request: Fields) -> None:
     for index, each in enumerate(included if isinstance(included, list) else [included] if included else ()):
         if each not in INCLUDABLE:
             raise Mistake(f"include[{index}]", str(Unexpected(each, *INCLUDABLE)))
-
-
-def _schema(text: Fields) -> Mapping[str, Any] | None:
-    wanted = text.object("format")
-    kind = wanted.required_text("type") if wanted is not None else "text"
-    if wanted is None or kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object"}
-    schema = wanted.object("schema") if kind == "json_schema" else None
-    if schema is None:
-        raise Mistake(wanted.at, "expected the type text, json_object or json_schema, which has a schema")
-    return schema.data
 
 
 def _sampling(request: Fields, text: Fields) -> Sampling:

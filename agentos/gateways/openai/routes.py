@@ -65,8 +65,7 @@ class OpenAIRoutes:
     async def _complete(self, exchange: Exchange) -> None:
         asked = await self.calls.parse(exchange, request.parse_request)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), asked.include_usage)
-        ask = partial(self.calls.think, asked.question, class_=asked.class_, left_out=asked.left_out)
-        await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
+        await self.calls.answer(exchange, asked, shape)
 
     async def _embed(self, exchange: Exchange) -> None:
         asked = await self.calls.parse(exchange, embeddings.parse_request)

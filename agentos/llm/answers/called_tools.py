@@ -145,7 +145,7 @@ def parse_arguments(text: str) -> Mapping[str, Any] | None:
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict) or (
-        text.count("[") + text.count("{") > MAX_ARGUMENT_DEPTH and is_too_deep(arguments)
+        text.count("[") + text.count("{") > MAX_ARGUMENT_DEPTH and codec.is_deeper(arguments, MAX_ARGUMENT_DEPTH)
     ):
         return None
     found: Mapping[str, Any] = join_surrogates_in(arguments) if "\\u" in text else arguments
@@ -154,14 +154,6 @@ def parse_arguments(text: str) -> Mapping[str, Any] | None:
 
 def _escape_controls(string: re.Match[str]) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", string[0])
-
-
-def is_too_deep(value: Mapping[str, Any]) -> bool:
-    level: Sequence[Any] = [value]
-    for _ in range(MAX_ARGUMENT_DEPTH):
-        within = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
-        level = [inner for inner in within if isinstance(inner, dict | list)]
-    return bool(level)
 
 
 def arguments_text(value: object) -> str:

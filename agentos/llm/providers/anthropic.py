@@ -99,7 +99,7 @@ class Anthropic(Provider):
     async def _answer(self, question: Question, on_delta: OnDelta, marks: _Marks) -> Answer:
         events, is_instructed = _Events(), has_free_object(question.response_schema)
         hear = hold_text(on_delta) if is_instructed else on_delta
-        builder = AnswerBuilder(self._account, hear, events.parse, self._error_of_body)
+        builder = AnswerBuilder(self._account, hear, events.parse, self._error_of_body, "content")
         parts = Base64Parts()
         compose = partial(self._compose, question, parts, marks)
         await self._transport.send(compose, builder, self._error_of_body, parts)

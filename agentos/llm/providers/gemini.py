@@ -10,12 +10,12 @@ from typing import Any
 from google import genai
 from google.genai import types
 
-from agentos.llm.answers.called_tools import arguments_text, object_of, read_arguments
+from agentos.llm.answers.called_tools import GENERATED_ID_PREFIX, arguments_text, new_id, object_of, read_arguments
 from agentos.llm.answers.embeddings import read_gemini
 from agentos.llm.answers.json_mode import is_any_object
 from agentos.llm.answers.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, compact_json, id_field, new_id, text_field
+from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
@@ -61,7 +61,7 @@ class Gemini(Provider):
         )
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
-        builder = AnswerBuilder(self._account, on_delta, self._parse_event, self._error_of)
+        builder = AnswerBuilder(self._account, on_delta, self._parse_event, self._error_of, "candidates")
         parts = Base64Parts()
         await self._transport.send(partial(self._compose, question, parts), builder, self._error_of, parts)
         return builder.answer(question)
@@ -88,7 +88,7 @@ class Gemini(Provider):
 
     def _parse_event(self, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
         builder.model = text_field(piece.get("modelVersion"), "the name of a model") or builder.model
-        candidate = (piece.get("candidates") or [{}])[0]
+        candidate = builder.first_of(piece.get("candidates"))
         text, unseen = [], 0
         for part in (candidate.get("content") or {}).get("parts") or ():
             if call := part.get("functionCall"):

@@ -106,6 +106,7 @@ class OpenAI(Provider):
             on_delta,
             partial(self._parse_event, thoughts),
             self._error_of_body,
+            "choices",
             logprobs=[] if question.sampling.logprobs else None,
         )
         parts = Base64Parts()
@@ -125,7 +126,7 @@ class OpenAI(Provider):
     def _parse_event(self, thoughts: Thoughts, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
         """Parse one event; servers often omit fields or set them to null."""
         builder.model = text_field(piece.get("model"), "the name of a model") or builder.model
-        choice = (piece.get("choices") or [{}])[0]
+        choice = builder.first_of(piece.get("choices"))
         if error := choice.get("error"):
             raise self._error_of(status_of(error) or 500, error)
         delta = choice.get("delta") or {}

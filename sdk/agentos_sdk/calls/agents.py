@@ -10,7 +10,7 @@ from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Backoff, InLine, Layer, Limits, LogLine, Share
 
-from .request import Request
+from .request import Request, SuccessfulReply
 
 
 @record
@@ -22,10 +22,9 @@ class Isolation:
 
 
 @record
-class Spawned:
+class Spawned(SuccessfulReply):
     """The agent is running. ``pid`` is its process id as the kernel sees it."""
 
-    success: bool = True
     id: int
     name: str
     pid: int
@@ -44,7 +43,6 @@ class Spawn(Request[Spawned]):
     """
 
     op = Op.SPAWN
-    reply = Spawned
     name: str
     script: str | None = None
     command: Sequence[str] | None = None
@@ -91,7 +89,6 @@ class Kill(Request[Killed]):
     """
 
     op = Op.KILL
-    reply = Killed
     name: str | None = None
     id: int | None = None
     grace: Seconds | None = None
@@ -145,15 +142,13 @@ class List(Request[Sequence[AgentInfo]]):
     """
 
     op = Op.LIST
-    reply = Sequence[AgentInfo]
     all: bool = False
 
 
 @record
-class Exited:
+class Exited(SuccessfulReply):
     """How an agent ended: ``exit_code``, or the number of the ``signal`` that killed it; ``reason`` is for people."""
 
-    success: bool = True
     exit_code: int | None
     signal: int | None
     reason: str
@@ -164,7 +159,6 @@ class Wait(Request[Exited]):
     """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""
 
     op = Op.WAIT
-    reply = Exited
     name: str | None = None
     id: int | None = None
     timeout: Seconds | None = None
@@ -177,10 +171,9 @@ class AgentState:
 
 
 @record
-class Changed:
+class Changed(SuccessfulReply):
     """The states of the agents that the call was about, members of groups included."""
 
-    success: bool = True
     agents: Sequence[AgentState]
 
 
@@ -194,7 +187,6 @@ class Start(Request[Changed]):
     """
 
     op = Op.START
-    reply = Changed
     name: str | None = None
     names: Sequence[str] | None = None
     now: bool = False
@@ -208,7 +200,6 @@ class Stop(Request[Changed]):
     """
 
     op = Op.STOP
-    reply = Changed
     name: str | None = None
     names: Sequence[str] | None = None
     keep: bool = False
@@ -222,14 +213,12 @@ class Restart(Request[Changed]):
     """
 
     op = Op.RESTART
-    reply = Changed
     name: str | None = None
     names: Sequence[str] | None = None
 
 
 @record
-class Paused:
-    success: bool = True
+class Paused(SuccessfulReply):
     paused: bool
     agent_id: int
 
@@ -239,14 +228,12 @@ class Pause(Request[Paused]):
     """Stop an agent's process group (SIGSTOP) until RESUME. Exactly one of ``name`` and ``id``."""
 
     op = Op.PAUSE
-    reply = Paused
     name: str | None = None
     id: int | None = None
 
 
 @record
-class Resumed:
-    success: bool = True
+class Resumed(SuccessfulReply):
     resumed: bool
     agent_id: int
 
@@ -256,16 +243,14 @@ class Resume(Request[Resumed]):
     """Continue a paused agent. Exactly one of ``name`` and ``id``."""
 
     op = Op.RESUME
-    reply = Resumed
     name: str | None = None
     id: int | None = None
 
 
 @record
-class TreeReply:
+class TreeReply(SuccessfulReply):
     """``tree`` is the root: ``name``, ``type``, and for a supervisor ``strategy``, ``children`` and so on, nested."""
 
-    success: bool = True
     tree: Mapping[str, Any]
 
 
@@ -274,14 +259,12 @@ class Tree(Request[TreeReply]):
     """The current supervision tree."""
 
     op = Op.TREE
-    reply = TreeReply
 
 
 @record
-class LogsReply:
+class LogsReply(SuccessfulReply):
     """``missed`` is the number of lines before the first of these that were dropped because they were read too late."""
 
-    success: bool = True
     lines: Sequence[LogLine]
     missed: int = 0
 
@@ -296,7 +279,6 @@ class Logs(Request[LogsReply]):
     """
 
     op = Op.LOGS
-    reply = LogsReply
     name: str | None = None
     id: int | None = None
     names: Sequence[str] | None = None

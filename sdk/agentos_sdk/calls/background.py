@@ -7,14 +7,13 @@ from agentos_sdk.encoding.codec import Rule, Text
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Request
+from .request import Request, SuccessfulReply
 
 
 @record
-class Accepted:
+class Accepted(SuccessfulReply):
     """The reply to a call with ``async``, before it has begun; its own reply comes by ASYNC_POLL."""
 
-    success: bool = True
     async_: bool = True
     request_id: int | str
     status: Literal["accepted"] = "accepted"
@@ -31,10 +30,9 @@ class AsyncResult:
 
 
 @record
-class AsyncResults:
+class AsyncResults(SuccessfulReply):
     """The calls that were answered first."""
 
-    success: bool = True
     results: Sequence[AsyncResult]
     count: int
 
@@ -44,5 +42,4 @@ class AsyncPoll(Request[AsyncResults]):
     """Collect the replies of the caller's calls with ``async``, at most ``max``. Doesn't wait."""
 
     op = Op.ASYNC_POLL
-    reply = AsyncResults
     max: Annotated[int, Rule(lambda most: most >= 1, "a whole number from 1 up")] = 10

@@ -7,14 +7,13 @@ from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Request
+from .request import Request, SuccessfulReply
 
 
 @record
-class Welcome:
+class Welcome(SuccessfulReply):
     """The identity that the kernel assigned to this connection, and the kernel's features."""
 
-    success: bool = True
     protocol: int
     kernel_version: str
     agent_id: int
@@ -32,7 +31,6 @@ class Hello(Request[Welcome]):
     """
 
     op = Op.HELLO
-    reply = Welcome
     protocol: Literal[1, 2] = 1
     as_: str | None = None
     level: str | None = None
@@ -48,10 +46,9 @@ class Hello(Request[Welcome]):
 
 
 @record
-class Withdrawn:
+class Withdrawn(SuccessfulReply):
     """``cancelled`` is false if the request was already answered or never existed."""
 
-    success: bool = True
     cancelled: bool
 
 
@@ -60,5 +57,4 @@ class Cancel(Request[Withdrawn]):
     """Cancel the request with that id on the same connection; its reply is the error ``cancelled``."""
 
     op = Op.CANCEL
-    reply = Withdrawn
     id: int

@@ -8,7 +8,7 @@ from agentos_sdk.encoding.codec import Rule, Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Request
+from .request import Request, SuccessfulReply
 from .state import Prefix
 
 EVENT_TYPES: Final = (
@@ -81,14 +81,13 @@ class Event:
 
 
 @record
-class Subscribed:
+class Subscribed(SuccessfulReply):
     """``subscribed`` are all types of the caller's subscriptions; ``seq`` is the last event until now.
 
     ``boot_changed``: ``since`` is of an earlier run of the kernel. ``cut_off``: that run was killed, so that its last
     events may be lost without being counted. ``missed`` are events after ``since`` that aren't kept any more.
     """
 
-    success: bool = True
     subscribed: Sequence[str]
     boot: str
     seq: int
@@ -106,7 +105,6 @@ class Subscribe(Request[Subscribed]):
     """
 
     op = Op.SUBSCRIBE
-    reply = Subscribed
     event_types: TypePatterns
     agents: Agents | None = None
     prefix: Prefix | None = None
@@ -116,10 +114,9 @@ class Subscribe(Request[Subscribed]):
 
 
 @record
-class Unsubscribed:
+class Unsubscribed(SuccessfulReply):
     """The types that the caller is no longer subscribed to."""
 
-    success: bool = True
     unsubscribed: Sequence[str]
 
 
@@ -128,19 +125,17 @@ class Unsubscribe(Request[Unsubscribed]):
     """End subscriptions to these types, written as in SUBSCRIBE, or ``all``."""
 
     op = Op.UNSUBSCRIBE
-    reply = Unsubscribed
     event_types: TypePatterns = ()
     all: bool = False
 
 
 @record
-class EventList:
+class EventList(SuccessfulReply):
     """The oldest events that the caller hasn't got yet. ``missed`` are those before that were dropped meanwhile.
 
     ``boot_changed`` and ``cut_off`` are as in :class:`Subscribed`.
     """
 
-    success: bool = True
     events: Sequence[Event]
     count: int
     missed: int
@@ -166,7 +161,6 @@ class PollEvents(Request[EventList]):
     """
 
     op = Op.POLL_EVENTS
-    reply = EventList
     max: Annotated[int, Rule(lambda most: most >= 1, "a whole number from 1 up")] = 100
     timeout: Seconds = Seconds(0.0)
     since: Seq | None = None
@@ -174,10 +168,9 @@ class PollEvents(Request[EventList]):
 
 
 @record
-class Emitted:
+class Emitted(SuccessfulReply):
     """``delivered_to`` is the number of callers with a subscription that the event reaches."""
 
-    success: bool = True
     event: str
     delivered_to: int
 
@@ -190,7 +183,6 @@ class Emit(Request[Emitted]):
     """
 
     op = Op.EMIT
-    reply = Emitted
     event_type: CustomType | None = None
     data: object = None
     event: CustomType | None = None

@@ -10,7 +10,7 @@ from agentos_sdk.encoding.codec import Rule, Seconds, Text
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Request, RequestId
+from .request import Request, RequestId, SuccessfulReply
 
 Path: TypeAlias = Annotated[str, Rule(bool, "a path")]
 Offset: TypeAlias = Annotated[int, Rule(lambda offset: offset >= 0, "a whole number from 0 up")]
@@ -21,10 +21,9 @@ MAX_RANDOM = 1 << 16  # bytes
 
 
 @record
-class Content:
+class Content(SuccessfulReply):
     """``content`` is the requested part, ``size`` the size of the whole file in bytes."""
 
-    success: bool = True
     content: Text
     size: int
 
@@ -34,7 +33,6 @@ class Read(Request[Content]):
     """Read a file, or ``limit`` bytes of it from ``offset`` on."""
 
     op = Op.READ
-    reply = Content
     path: Path
     offset: Offset = 0
     limit: Offset | None = None
@@ -42,10 +40,9 @@ class Read(Request[Content]):
 
 
 @record
-class Written:
+class Written(SuccessfulReply):
     """The number of bytes written."""
 
-    success: bool = True
     bytes_written: int
 
 
@@ -54,7 +51,6 @@ class Write(Request[Written]):
     """Write ``content`` to a file: replace it atomically, or (``append``) append to it."""
 
     op = Op.WRITE
-    reply = Written
     path: Path
     content: Text
     mode: Literal["write", "append"] = "write"
@@ -62,13 +58,12 @@ class Write(Request[Written]):
 
 
 @record
-class Executed:
+class Executed(SuccessfulReply):
     """The end of a command.
 
     ``exit_code`` is 128 + the signal if one killed it; ``truncated``: not all output was kept.
     """
 
-    success: bool = True
     stdout: Text
     stderr: Text
     exit_code: int
@@ -121,7 +116,6 @@ class Exec(Request[Executed]):
     """
 
     op = Op.EXEC
-    reply = Executed
     command: str | Sequence[str]
     name: str | None = None
     id: int | None = None
@@ -136,10 +130,9 @@ class Exec(Request[Executed]):
 
 
 @record
-class Time:
+class Time(SuccessfulReply):
     """``now`` is the kernel's time in seconds since the epoch; ``rate`` is how many of these pass in a second of it."""
 
-    success: bool = True
     now: float
     rate: float
 
@@ -149,14 +142,12 @@ class Now(Request[Time]):
     """The time of the kernel, in seconds since the epoch."""
 
     op = Op.NOW
-    reply = Time
 
 
 @record
-class Slept:
+class Slept(SuccessfulReply):
     """``now`` is the time at the end of the sleep."""
 
-    success: bool = True
     now: float
 
 
@@ -165,16 +156,14 @@ class Sleep(Request[Slept]):
     """Wait for ``seconds``, or until that instant in seconds since the epoch, at most a day; returns the time then."""
 
     op = Op.SLEEP
-    reply = Slept
     seconds: Annotated[Seconds, Rule(lambda seconds: seconds <= MAX_SLEEP, "at most 86400 seconds")] | None = None
     until: Annotated[float, Rule(lambda until: until >= 0, "seconds since the epoch")] | None = None
 
 
 @record
-class RandomData:
+class RandomData(SuccessfulReply):
     """``data`` is base64."""
 
-    success: bool = True
     data: str
 
 
@@ -183,5 +172,4 @@ class Random(Request[RandomData]):
     """Get ``bytes`` random bytes, fit for keys."""
 
     op = Op.RANDOM
-    reply = RandomData
     bytes: Annotated[int, Rule(lambda count: 1 <= count <= MAX_RANDOM, "a whole number from 1 to 65536")]

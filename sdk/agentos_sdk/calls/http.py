@@ -10,7 +10,7 @@ from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
 from .host import Encoding
-from .request import Request, RequestId
+from .request import Request, RequestId, SuccessfulReply
 
 MAX_TIMEOUT_SECONDS = 3600
 MAX_REDIRECTS = 20
@@ -24,7 +24,7 @@ Redirects: TypeAlias = Annotated[
 
 
 @record
-class HTTPResponse:
+class HTTPResponse(SuccessfulReply):
     """A server's response, of any status. ``url`` is where it comes from, after redirects.
 
     ``headers`` are by name in lower case; of several with one name the values are joined by ``, ``, and those of
@@ -32,7 +32,6 @@ class HTTPResponse:
     beginning of a longer one.
     """
 
-    success: bool = True
     status_code: int
     headers: Mapping[str, str]
     body: Text
@@ -63,7 +62,6 @@ class HTTP(Request[HTTPResponse]):
     """
 
     op = Op.HTTP
-    reply = HTTPResponse
     url: str
     method: str = "GET"
     headers: Mapping[str, str] = field(factory=dict)

@@ -8,7 +8,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End, HostIds, InLine, Limits, LLMClass, ResourceUsage, Waits
 
 from .agents import Isolation
-from .request import Request
+from .request import Request, SuccessfulReply
 
 
 @record
@@ -143,7 +143,7 @@ class Health:
 
 
 @record
-class Inspected:
+class Inspected(SuccessfulReply):
     """Everything about one agent.
 
     ``parent`` spawned it; ``children`` are the agents that it spawned and that are alive. ``named`` lists the limits
@@ -154,7 +154,6 @@ class Inspected:
     LIST.
     """
 
-    success: bool = True
     id: int
     name: str
     state: str
@@ -188,6 +187,5 @@ class Inspect(Request[Inspected]):
     """Inspect one agent: exactly one of ``name`` and ``id``."""
 
     op = Op.INSPECT
-    reply = Inspected
     name: str | None = None
     id: int | None = None

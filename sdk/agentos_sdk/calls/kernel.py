@@ -7,12 +7,11 @@ from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
 from .inspect import ModelState
-from .request import Request
+from .request import Request, SuccessfulReply
 
 
 @record
-class Stopping:
-    success: bool = True
+class Stopping(SuccessfulReply):
     stopping: bool
 
 
@@ -24,7 +23,6 @@ class Shutdown(Request[Stopping]):
     """
 
     op = Op.SHUTDOWN
-    reply = Stopping
     grace: Seconds | None = None
 
 
@@ -56,7 +54,7 @@ class AuditStatus:
 
 
 @record
-class KernelStatus:
+class KernelStatus(SuccessfulReply):
     """The kernel's state. ``agents`` are counted by state; those that have ended are, too.
 
     ``model`` is None without one; ``isolation`` until the layers have been tried; ``config``, the path of the
@@ -64,7 +62,6 @@ class KernelStatus:
     find the model by HTTP, too.
     """
 
-    success: bool = True
     kernel_version: str
     up_ms: int
     agents: Mapping[str, int]
@@ -81,4 +78,3 @@ class Status(Request[KernelStatus]):
     """Get the state of the kernel as a whole, and what needs attention."""
 
     op = Op.STATUS
-    reply = KernelStatus

@@ -7,14 +7,13 @@ from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Number, Page, Request
+from .request import Number, Page, Request, SuccessfulReply
 
 
 @record
-class Sent:
+class Sent(SuccessfulReply):
     """``delivered_to`` is the receiver's id."""
 
-    success: bool = True
     delivered_to: int
 
 
@@ -23,7 +22,6 @@ class Send(Request[Sent]):
     """Send a message to one mailbox; exactly one of ``to`` (an id or a name) and ``to_name``."""
 
     op = Op.SEND
-    reply = Sent
     message: object
     to: int | str | None = None
     to_name: str | None = None
@@ -50,10 +48,9 @@ class Message:
 
 
 @record
-class Received:
+class Received(SuccessfulReply):
     """The oldest messages, in the order they were sent (per sender)."""
 
-    success: bool = True
     count: int
     messages: Sequence[Message]
 
@@ -67,7 +64,6 @@ class Recv(Request[Received]):
     """
 
     op = Op.RECV
-    reply = Received
     max: int = 10
     timeout: Seconds = Seconds(0.0)
     wait: bool = True
@@ -75,10 +71,9 @@ class Recv(Request[Received]):
 
 
 @record
-class Acknowledged:
+class Acknowledged(SuccessfulReply):
     """``acked`` messages were removed."""
 
-    success: bool = True
     acked: int
 
 
@@ -90,7 +85,6 @@ class Ack(Request[Acknowledged]):
     """
 
     op = Op.ACK
-    reply = Acknowledged
     ids: Sequence[Number]
 
 
@@ -128,13 +122,12 @@ class MailboxCounts:
 
 
 @record
-class MailReply:
+class MailReply(SuccessfulReply):
     """``count`` of all messages; ``messages`` are the first ones after ``after``, for the operator alone.
 
     ``requeued`` and ``dropped``: of how many that was done. Without ``name`` ``mailboxes``, and ``count`` is theirs.
     """
 
-    success: bool = True
     messages: Sequence[KeptMessage]
     count: int
     requeued: int = 0
@@ -152,7 +145,6 @@ class Mail(Request[MailReply]):
     """
 
     op = Op.MAIL
-    reply = MailReply
     name: str | None = None
     dead: bool = False
     limit: Page = 50
@@ -162,10 +154,9 @@ class Mail(Request[MailReply]):
 
 
 @record
-class Delivered:
+class Delivered(SuccessfulReply):
     """``full`` lists the receivers that got nothing because their mailbox was full."""
 
-    success: bool = True
     delivered_count: int
     full: Sequence[str] = ()
 
@@ -175,16 +166,14 @@ class Broadcast(Request[Delivered]):
     """Send a message to all mailboxes."""
 
     op = Op.BROADCAST
-    reply = Delivered
     message: object
     include_self: bool = False
 
 
 @record
-class Registered:
+class Registered(SuccessfulReply):
     """The caller can be reached by ``name`` from now on."""
 
-    success: bool = True
     agent_id: int
     name: str
 
@@ -194,5 +183,4 @@ class Register(Request[Registered]):
     """Add a name under which the caller's mailbox can be reached."""
 
     op = Op.REGISTER
-    reply = Registered
     name: str

@@ -1,8 +1,9 @@
-"""Base class of requests, with their opcode and the type of their reply, and types of their fields."""
+"""Base classes of requests, with their opcode and the type of their reply, and of replies; types of their fields."""
 
-from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
 
 from agentos_sdk.encoding.codec import Rule
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
 Reply = TypeVar("Reply")
@@ -15,8 +16,18 @@ RequestId: TypeAlias = int | str | None
 
 
 class Request(Generic[Reply]):
-    """Base of every request. ``reply`` is the class (or type expression) that a successful reply decodes to."""
+    """Base of every request. ``reply`` is its argument: the type that a successful reply decodes to."""
 
     op: ClassVar[Op]
     reply: ClassVar[Any]
     __attrs_attrs__: ClassVar[Any]  # the decorator of a request sets it
+
+    def __init_subclass__(cls) -> None:
+        [cls.reply] = get_args(vars(cls)["__orig_bases__"][0])
+
+
+@record
+class SuccessfulReply:
+    """Base of every reply that is an object: of one that failed ``success`` is false."""
+
+    success: bool = True

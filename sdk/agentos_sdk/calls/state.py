@@ -9,7 +9,7 @@ from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Scope
 
-from .request import Number, Page, Request
+from .request import Number, Page, Request, SuccessfulReply
 
 MAX_KEY_BYTES = 512
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -33,10 +33,9 @@ Holder: TypeAlias = Annotated[str, Rule(lambda name: 1 <= len(name) <= 1000, "th
 
 
 @record
-class Stored:
+class Stored(SuccessfulReply):
     """The value is on disk. ``version`` is higher than any that a key of this scope has had."""
 
-    success: bool = True
     key: str
     version: int
 
@@ -50,7 +49,6 @@ class Store(Request[Stored]):
     """
 
     op = Op.STORE
-    reply = Stored
     key: Key
     value: object
     scope: Scope = "global"
@@ -59,13 +57,12 @@ class Store(Request[Stored]):
 
 
 @record
-class Fetched:
+class Fetched(SuccessfulReply):
     """``scope`` is where the key was found, ``expires_in`` seconds, None if it doesn't expire.
 
     If it doesn't exist, ``value`` and ``scope`` are None and ``version`` is 0.
     """
 
-    success: bool = True
     exists: bool
     value: object
     scope: Scope | None
@@ -82,17 +79,15 @@ class Fetch(Request[Fetched]):
     """
 
     op = Op.FETCH
-    reply = Fetched
     key: Key
     scope: Scope | None = None
     agent: Holder | None = None
 
 
 @record
-class Deleted:
+class Deleted(SuccessfulReply):
     """``deleted`` is false, and ``scope`` None, if there was no such key."""
 
-    success: bool = True
     deleted: bool
     scope: Scope | None
 
@@ -105,20 +100,18 @@ class Delete(Request[Deleted]):
     """
 
     op = Op.DELETE
-    reply = Deleted
     key: Key
     scope: Scope | None = None
     if_version: Number | None = None
 
 
 @record
-class KeyList:
+class KeyList(SuccessfulReply):
     """Keys in the order of their code points; ``scopes`` says for each where FETCH would find it.
 
     ``next``, if not None, is the ``after`` of a request for more.
     """
 
-    success: bool = True
     keys: Sequence[str]
     scopes: Sequence[Scope]
     count: int
@@ -133,7 +126,6 @@ class Keys(Request[KeyList]):
     """
 
     op = Op.KEYS
-    reply = KeyList
     prefix: Prefix = ""
     scope: Scope | None = None
     limit: Page = 1000

@@ -13,7 +13,7 @@ from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Fallback, LLMClass, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
-from .request import Request, RequestId
+from .request import Request, RequestId, SuccessfulReply
 
 DECODED_CHARS = 256 << 10  # characters of base64 decoded at a time, in 1 ms
 MAX_STOPS = 4
@@ -115,7 +115,7 @@ class Message:
 
 
 @record
-class Thought:
+class Thought(SuccessfulReply):
     """The whole answer. ``tokens`` is ``usage.total``.
 
     ``finish_reason`` is stop, length, tool_calls or content_filter. ``queued_ms`` is the part of ``latency_ms`` that
@@ -126,7 +126,6 @@ class Thought:
     model's context, as ``[llm.context]`` says.
     """
 
-    success: bool = True
     content: Text
     tokens: int
     error: str | None = None
@@ -166,7 +165,6 @@ class Think(Request[Thought]):
     """
 
     op = Op.THINK
-    reply = Thought
     prompt: Text | None = None
     messages: Sequence[Message] = ()
     system_instruction: Text | None = None
@@ -217,13 +215,12 @@ class Think(Request[Thought]):
 
 
 @record
-class Reported:
+class Reported(SuccessfulReply):
     """``tokens`` is what the kernel itself has counted for the caller since it was created.
 
     ``quota_exceeded``: whether one of the caller's budgets is used up.
     """
 
-    success: bool = True
     tokens: int
     quota_exceeded: bool
 
@@ -233,5 +230,4 @@ class LLMReport(Request[Reported]):
     """``tokens`` is what the caller reports as used. It has no effect: the kernel counts by itself."""
 
     op = Op.LLM_REPORT
-    reply = Reported
     tokens: Tokens

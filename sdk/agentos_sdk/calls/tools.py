@@ -9,7 +9,7 @@ from agentos_sdk.encoding.codec import Rule, Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Request
+from .request import Request, SuccessfulReply
 
 MAX_TIMEOUT_SECONDS = 3600
 
@@ -47,17 +47,16 @@ class MissingTools:
 
 
 @record
-class ToolList:
+class ToolList(SuccessfulReply):
     """The tools that the caller may call, or ask a person to be allowed; and those that are missing."""
 
-    success: bool = True
     tools: Sequence[MCPTool]
     count: int
     missing: Sequence[MissingTools] = ()
 
 
 @record
-class ToolReply:
+class ToolReply(SuccessfulReply):
     """The result of a tool. ``content`` and ``structured`` come from the server: ``note`` says that they are data.
 
     ``content`` has parts as the protocol writes them: of ``type`` text, image, audio, resource or resource_link.
@@ -65,7 +64,6 @@ class ToolReply:
     beyond is gone.
     """
 
-    success: bool = True
     content: Sequence[Mapping[str, Any]]
     structured: Any = None
     is_error: bool
@@ -81,7 +79,6 @@ class ListTools(Request[ToolList]):
     """
 
     op = Op.TOOLS
-    reply = ToolList
     server: ServerName | None = None
 
 
@@ -93,7 +90,6 @@ class CallTool(Request[ToolReply]):
     """
 
     op = Op.TOOL_CALL
-    reply = ToolReply
     tool: ToolName
     arguments: Mapping[str, Any] = field(factory=dict)
     timeout: Patience | None = None

@@ -7,7 +7,7 @@ from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
 from .inspect import Budget
-from .request import Request
+from .request import Request, SuccessfulReply
 
 
 @record
@@ -38,13 +38,12 @@ class DayUsage:
 
 
 @record
-class UsageReply:
+class UsageReply(SuccessfulReply):
     """By day and name, the oldest day first. ``currency`` is that of each ``cost``, such as ``USD``.
 
     ``budgets``: with ``hour``, those of agents that haven't ended for good.
     """
 
-    success: bool = True
     usage: Sequence[DayUsage]
     currency: str | None = None
     budgets: Sequence[Budget] = ()
@@ -61,7 +60,6 @@ class Usage(Request[UsageReply]):
     """
 
     op = Op.USAGE
-    reply = UsageReply
     name: str | None = None
     since: Seconds | None = None
     reset: bool = False

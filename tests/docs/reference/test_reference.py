@@ -3,7 +3,7 @@
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from inspect import Parameter
+from inspect import Parameter, iscoroutinefunction
 from inspect import signature as inspect_signature
 from pathlib import Path
 
@@ -26,9 +26,9 @@ from agentos_sdk.calls.operator import audit, contents, metrics, permissions
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
-from client_methods import METHODS
 from tests.docs.blocks import ROOT, blocks_of, pages
 from tests.docs.visit import Visit
+from tests.sdk.test_calls_of_clients import METHODS
 from tests.support.kernel import running
 from tests.support.runs.rows import each_row
 
@@ -199,7 +199,7 @@ def test_the_methods_of_both_clients_are_described_with_their_parameters() -> No
     text = section((REFERENCE / "sdk.md").read_text(), "Methods")
     rows = re.findall(r"^\| `(\w+)\((.*?)\)`", text, re.MULTILINE)
 
-    assert {name for name, _ in rows} == {method.name for method in METHODS} | {"echo", "messages"}
+    assert {name for name, _ in rows} == {*METHODS, "echo", "messages"}
     for name, parameters in rows:
         begin, ellipsis, _ = parameters.partition("...")
         expected = signature(getattr(AgentOSClient, name))
@@ -211,9 +211,9 @@ def test_the_results_of_the_trio_client_are_described() -> None:
     rows = dict(re.findall(r"^\| `(\w+)\(.*\| ([^|]+) \|$", text, re.MULTILINE))
 
     for method in METHODS:
-        result = str(inspect_signature(getattr(Kernel, method.name)).return_annotation)
-        named = [] if method.stream else re.findall(r"`(\w+)`", rows[method.name])
-        assert all(re.search(rf"\b{name}\b", result) for name in named), (method.name, result)
+        result = str(inspect_signature(getattr(Kernel, method)).return_annotation)
+        named = re.findall(r"`(\w+)`", rows[method]) if iscoroutinefunction(getattr(Kernel, method)) else []
+        assert all(re.search(rf"\b{name}\b", result) for name in named), (method, result)
 
 
 def test_every_name_of_the_supervision_library_is_described() -> None:

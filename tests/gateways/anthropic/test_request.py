@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentos.gateways.anthropic.call_ids import join_call_id, split_call_id
-from agentos.gateways.anthropic.request import MessagesRequest, parse_request
+from agentos.gateways.anthropic.request import parse_request
+from agentos.gateways.request_fields import Asked
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk.encoding.codec import Text
 from agentos_sdk.errors import BadRequest
@@ -26,7 +27,7 @@ PNG = {
 }
 
 
-def parse(provider: str = "openai", **fields: Any) -> MessagesRequest:
+def parse(provider: str = "openai", **fields: Any) -> Asked:
     return parse_request(json.dumps({"max_tokens": 100, "messages": [USER], **fields}).encode(), "m", provider)
 
 

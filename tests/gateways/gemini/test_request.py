@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from agentos.gateways.gemini.embeddings import parse_batch, parse_one
 from agentos.gateways.gemini.fields import GoogleFields, decode_signature, encode_signature, json_schema
-from agentos.gateways.gemini.request import ContentRequest, parse_count, parse_request
+from agentos.gateways.gemini.request import parse_count, parse_request
+from agentos.gateways.request_fields import Asked
 from agentos.llm.answers.prompt_blocks import Block
 from agentos.llm.answers.sampling import Sampling
 from agentos.llm.providers.provider import Image, Message, Question
@@ -26,7 +27,7 @@ PNG = b"\xff\xfe\xfbpng"  # whose base64 differs in the alphabet for URLs
 IMAGE = {"inlineData": {"mimeType": "image/png", "data": base64.urlsafe_b64encode(PNG).decode().rstrip("=")}}
 
 
-def parse(provider: str = "gemini", **fields: Any) -> ContentRequest:
+def parse(provider: str = "gemini", **fields: Any) -> Asked:
     return parse_request(json.dumps({"contents": [USER], **fields}).encode(), "m", provider)
 
 
@@ -88,7 +89,7 @@ def test_a_request_with_everything() -> None:
         unheard_of=1,
     )
 
-    assert asked == ContentRequest(
+    assert asked == Asked(
         Question(
             "m",
             [Message("user", "hello")],
@@ -101,6 +102,7 @@ def test_a_request_with_everything() -> None:
             response_schema={"type": "integer"},
             sampling=Sampling(top_p=0.9, seed=7, presence_penalty=0.5, frequency_penalty=-0.5),
         ),
+        False,
         "batch",
         ["generationConfig.topK", "safetySettings", "unheardOf"],
     )

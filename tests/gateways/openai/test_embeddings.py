@@ -11,9 +11,9 @@ import pytest
 
 from agentos.gateways.openai.embeddings import parse_request
 from agentos.llm.answers.embeddings import read_gemini, read_openai
+from agentos.llm.answers.malformed import MalformedResponse
 from agentos.llm.providers.provider import Message, Question
 from agentos.llm.settings import ProviderName
-from agentos.llm.stream import MalformedResponse
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import BadRequest
 from tests.gateways.served import MODEL, Served, behind, served

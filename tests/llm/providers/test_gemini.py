@@ -7,6 +7,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from agentos.llm.answers.called_tools import GENERATED_ID_PREFIX
 from agentos.llm.answers.sampling import Effort
 from agentos.llm.providers.provider import (
     Delta,
@@ -18,7 +19,6 @@ from agentos.llm.providers.provider import (
     RateLimited,
     Rejected,
 )
-from agentos.llm.stream import GENERATED_ID_PREFIX
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, gemini
 from tests.llm.vendors.script import Called, Refuses, Says, Text, Trouble

@@ -10,11 +10,12 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from agentos.llm.answers.called_tools import MAX_ARGUMENT_DEPTH, MAX_CALLS
+from agentos.llm.answers.malformed import MAX_CONTAINERS, MAX_EVENT
 from agentos.llm.providers.account import ProviderAccount
 from agentos.llm.providers.provider import Delta, Failing, Message, Question, Rejected
 from agentos.llm.providers.transport import MAX_ERROR_BODY, Transport
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import MAX_ARGUMENT_DEPTH, MAX_CALLS, MAX_CONTAINERS, MAX_EVENT
 from agentos_sdk.values import Usage
 from tests.contracts.worlds import VENDORS, VendorWorld, openai
 from tests.llm.vendors.script import Raw, Refuses, Says, Text

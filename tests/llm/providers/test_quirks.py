@@ -234,6 +234,77 @@ async def test_an_error_with_status_200_keeps_its_message(
     assert message in str(caught.value)
 
 
+CHOICES = [
+    {"index": 1, "delta": {"content": "no"}},
+    {"index": 0, "delta": {"role": "assistant", "content": "fi"}},
+    {"index": 1, "delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "now", "arguments": "{}"}}]}},
+    {"index": 2, "delta": {"content": "t"}, "finish_reason": "length"},
+    {"index": 1, "delta": {"reasoning_content": "hm"}, "finish_reason": "content_filter"},
+    {"index": 0, "delta": {"content": "ne"}},
+    {"index": 2, "error": {"message": "no", "code": 400}},
+    {"index": 0, "delta": {}, "finish_reason": "stop"},
+]
+CANDIDATES = [
+    {"index": 1, "content": {"parts": [{"text": "no"}, {"functionCall": {"name": "now"}}]}, "finishReason": "SAFETY"},
+    {"content": {"parts": [{"text": "fine"}]}, "finishReason": "STOP"},
+]
+BODY_OF_TWO = [{"index": at, "message": {"content": ["fine", "no"][at]}, "finish_reason": "stop"} for at in (1, 0)]
+SEVERAL = {
+    "openai": {
+        "events of one choice": sse(*({"choices": [each]} for each in CHOICES)) + DONE,
+        "events of two choices": sse(*({"choices": CHOICES[at : at + 2]} for at in range(0, 8, 2))) + DONE,
+        "numbers as text": sse(*({"choices": [{**each, "index": str(each["index"])}]} for each in CHOICES)),
+        "a body": json.dumps({"choices": BODY_OF_TWO}).encode(),
+    },
+    "gemini": {
+        "candidates in events": sse(*({"candidates": [each]} for each in CANDIDATES)),
+        "candidates in a body": json.dumps({"candidates": CANDIDATES}).encode(),
+    },
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+async def test_of_several_choices_the_first_is_the_answer(worlds: Mapping[str, VendorWorld], name: str) -> None:
+    provider = await worlds[name].meet(*(Says([Raw(body)], finish=None) for body in SEVERAL[name].values()))
+
+    for what in SEVERAL[name]:
+        heard: list[Delta] = []
+        answer = await provider.answer(QUESTION, heard.append)
+        told = ("".join(delta.text for delta in heard), answer.text, answer.calls, answer.finish_reason)
+        assert told == ("fine", "fine", (), "stop"), what
+
+
+EMPTY = {
+    "openai": {
+        "{}": '"choices": {}',
+        "null": '"choices": null',
+        "[]": '"choices": []',
+        "42": '"choices": 42',
+        '"fine"': '"choices": "fine"',
+        '{"choices": []}': '"choices": {"choices": []}',
+        '{"choices": null, "usage": {"prompt_tokens": 5}}': '"choices": {"choices": null, "usage',
+        '{"choices": [{"index": 0}]}': '"choices": {"choices": [{',
+        '{"choices": [{"index": 1, "message": {"content": "x"}}]}': '"choices" with index 0: {',
+        "data: [DONE]\n\n": '"choices"',
+        'data: {"choices": []}\n\ndata: [DONE]\n\n': '"choices"',
+    },
+    "gemini": {"{}": '"candidates": {}', "null": '"candidates": null', '[{"candidates": []}]': '"candidates": [{'},
+    "anthropic": {"{}": '"content": {}', '{"type": "message"}': '"content": {', "[]": '"content": []'},
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+async def test_a_whole_response_without_an_answer_is_said_with_what_is_missing_and_not_asked_for_again(
+    worlds: Mapping[str, VendorWorld], name: str
+) -> None:
+    provider = await worlds[name].meet(*(Says([Raw(body.encode())], finish=None) for body in EMPTY[name]))
+
+    for body, missing in EMPTY[name].items():
+        with pytest.raises(Unforeseen) as caught:
+            await provider.answer(QUESTION, deaf)
+        assert str(caught.value).startswith(f"{name} answered without a text, a call or an end in {missing}"), body
+
+
 @pytest.mark.parametrize("status", [400, 502])
 async def test_a_page_is_told_by_its_text(worlds: Mapping[str, VendorWorld], status: int) -> None:
     provider = await worlds["openai"].meet(Refuses(status, body=PAGE, headers={"content-type": "text/html"}))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -21,10 +21,9 @@ class ArchivePart:
 
 
 @record
-class Exported:
+class Exported(SuccessfulReply):
     """The archive's ``size`` in bytes, and what of the agent it doesn't have."""
 
-    success: bool = True
     size: int
     left_out: Sequence[str]
 
@@ -38,7 +37,6 @@ class Export(Request[Exported]):
     """
 
     op = Op.EXPORT
-    reply = Exported
     name: str
     include: Parts = ("agent", "state", "mailbox", "workspace")
     stream: bool = True
@@ -64,10 +62,9 @@ class ImportedAgent:
 
 
 @record
-class Imported:
+class Imported(SuccessfulReply):
     """``left_out`` is what the archive doesn't have of the agent, such as its permissions."""
 
-    success: bool = True
     imported: Sequence[ImportedAgent]
     left_out: Sequence[str]
 
@@ -81,6 +78,5 @@ class Import(Request[Imported]):
     """
 
     op = Op.IMPORT
-    reply = Imported
     path: Path | None = None
     as_: str | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from agentos_sdk.calls.request import Number, Page, Request
+from agentos_sdk.calls.request import Number, Page, Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Text
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -42,10 +42,9 @@ class AuditEntry:
 
 
 @record
-class AuditLog:
+class AuditLog(SuccessfulReply):
     """Entries, oldest first."""
 
-    success: bool = True
     entries: Sequence[AuditEntry]
     count: int
 
@@ -55,7 +54,6 @@ class GetAuditLog(Request[AuditLog]):
     """Get the newest ``limit`` entries; with ``since_id`` the first entries after that one."""
 
     op = Op.GET_AUDIT_LOG
-    reply = AuditLog
     category: Category | None = None
     agent_id: Number | None = None
     since_id: Number | None = None
@@ -63,10 +61,9 @@ class GetAuditLog(Request[AuditLog]):
 
 
 @record
-class AuditConfig:
+class AuditConfig(SuccessfulReply):
     """For each category: whether allowed calls without an intent entry are logged."""
 
-    success: bool = True
     config: Mapping[str, bool]
 
 
@@ -75,7 +72,6 @@ class SetAuditConfig(Request[AuditConfig]):
     """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
 
     op = Op.SET_AUDIT_CONFIG
-    reply = AuditConfig
     log_agents: bool | None = None
     log_audit: bool | None = None
     log_commands: bool | None = None

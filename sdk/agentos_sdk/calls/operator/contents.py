@@ -2,17 +2,16 @@
 
 from collections.abc import Sequence
 
-from agentos_sdk.calls.request import Number, Page, Request
+from agentos_sdk.calls.request import Number, Page, Request, SuccessfulReply
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import KeptQuestion
 
 
 @record
-class Contents:
+class Contents(SuccessfulReply):
     """Questions by ``id``, the oldest first. ``more``: there are others in the direction of reading."""
 
-    success: bool = True
     questions: Sequence[KeptQuestion]
     count: int
     more: bool
@@ -27,7 +26,6 @@ class GetContents(Request[Contents]):
     """
 
     op = Op.GET_CONTENTS
-    reply = Contents
     name: str | None = None
     agent_id: Number | None = None
     since_id: Number | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
@@ -40,10 +40,9 @@ class ImageInfo:
 
 
 @record
-class ImagesReply:
+class ImagesReply(SuccessfulReply):
     """By name, without the one that was removed."""
 
-    success: bool = True
     images: Sequence[ImageInfo]
 
 
@@ -55,5 +54,4 @@ class Images(Request[ImagesReply]):
     """
 
     op = Op.IMAGES
-    reply = ImagesReply
     remove: str | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from agentos_sdk.calls.inspect import Budget, ModelState
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -134,8 +134,7 @@ class SystemMetrics:
 
 
 @record
-class MetricsReply:
-    success: bool = True
+class MetricsReply(SuccessfulReply):
     metrics: SystemMetrics
 
 
@@ -144,7 +143,6 @@ class MetricsSystem(Request[MetricsReply]):
     """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""
 
     op = Op.METRICS_SYSTEM
-    reply = MetricsReply
     history: Seconds | None = None
 
 
@@ -230,8 +228,7 @@ class AgentMetrics:
 
 
 @record
-class AgentMetricsReply:
-    success: bool = True
+class AgentMetricsReply(SuccessfulReply):
     metrics: AgentMetrics
 
 
@@ -244,14 +241,12 @@ class MetricsAgent(Request[AgentMetricsReply]):
     """
 
     op = Op.METRICS_AGENT
-    reply = AgentMetricsReply
     agent_id: int | None = None
     history: Seconds | None = None
 
 
 @record
-class AllAgentsMetrics:
-    success: bool = True
+class AllAgentsMetrics(SuccessfulReply):
     agents: Sequence[AgentMetrics]
     count: int
 
@@ -264,12 +259,10 @@ class MetricsAllAgents(Request[AllAgentsMetrics]):
     """
 
     op = Op.METRICS_ALL_AGENTS
-    reply = AllAgentsMetrics
 
 
 @record
-class CgroupMetricsReply:
-    success: bool = True
+class CgroupMetricsReply(SuccessfulReply):
     metrics: CgroupMetrics
 
 
@@ -278,5 +271,4 @@ class MetricsCgroup(Request[CgroupMetricsReply]):
     """Get all that the control group of one agent counts, by default of the caller itself."""
 
     op = Op.METRICS_CGROUP
-    reply = CgroupMetricsReply
     agent_id: int | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -43,13 +43,12 @@ class BranchCommits:
 
 
 @record
-class Diffed:
+class Diffed(SuccessfulReply):
     """The changes by path, of which ``more`` are left out of a long list; ``digest`` is of all of them.
 
     ``commits`` are those of git repositories, of which objects and refs are among the changes.
     """
 
-    success: bool = True
     changes: Sequence[OverlayChange]
     digest: str
     more: int = 0
@@ -64,17 +63,15 @@ class Diff(Request[Diffed]):
     """
 
     op = Op.DIFF
-    reply = Diffed
     name: str
     paths: Paths = ()
     content: bool = False
 
 
 @record
-class RolledBack:
+class RolledBack(SuccessfulReply):
     """The agent works from that moment on; ``restarted``: it ran, and was started again."""
 
-    success: bool = True
     restarted: bool
 
 
@@ -86,7 +83,6 @@ class Rollback(Request[RolledBack]):
     """
 
     op = Op.ROLLBACK
-    reply = RolledBack
     name: str
     snapshot: str
 
@@ -100,13 +96,12 @@ class LeftPath:
 
 
 @record
-class Applied:
+class Applied(SuccessfulReply):
     """The paths that were applied, and what was left; ``apply`` is the id for UNDO, None if nothing was applied.
 
     ``more`` paths are left out of long lists.
     """
 
-    success: bool = True
     applied: Sequence[str]
     conflicts: Sequence[LeftPath]
     apply: str | None = None
@@ -123,7 +118,6 @@ class Apply(Request[Applied]):
     """
 
     op = Op.APPLY
-    reply = Applied
     name: str
     digest: str
     paths: Paths = ()
@@ -132,10 +126,9 @@ class Apply(Request[Applied]):
 
 
 @record
-class Undone:
+class Undone(SuccessfulReply):
     """The paths that are as they were, and those that were left because the host has changed them since."""
 
-    success: bool = True
     undone: Sequence[str]
     conflicts: Sequence[LeftPath]
     more: int = 0
@@ -146,6 +139,5 @@ class Undo(Request[Undone]):
     """Take back an APPLY of this agent's changes, by default the last one; the operator alone."""
 
     op = Op.UNDO
-    reply = Undone
     name: str
     apply: str | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from attrs import field
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -37,14 +37,13 @@ class Answer:
 
 
 @record
-class PermsReply:
+class PermsReply(SuccessfulReply):
     """``permissions`` is the set in the form that SET_PERMS takes.
 
     Its field ``bounded_by`` holds the sets above that limit it, each with its ``name``. ``answers`` are the remembered
     decisions of persons, for the operator: those about that agent, or without ``agent_id`` all.
     """
 
-    success: bool = True
     permissions: Mapping[str, Any]
     answers: Sequence[Answer] = ()
 
@@ -54,13 +53,11 @@ class GetPerms(Request[PermsReply]):
     """Get the permissions of an agent, or of the caller."""
 
     op = Op.GET_PERMS
-    reply = PermsReply
     agent_id: int | None = None
 
 
 @record
-class PermsSet:
-    success: bool = True
+class PermsSet(SuccessfulReply):
     agent_id: int
 
 
@@ -72,21 +69,19 @@ class SetPerms(Request[PermsSet]):
     """
 
     op = Op.SET_PERMS
-    reply = PermsSet
     agent_id: int | None = None
     level: str | None = None
     permissions: object = None
 
 
 @record
-class Explained:
+class Explained(SuccessfulReply):
     """The ``decision``, the ``rule`` that made it, and the ``reason`` as a sentence.
 
     For the operator, where the decision is ``ask``: ``shown``, ``lines`` and ``digest`` are those that the approval
     would have.
     """
 
-    success: bool = True
     decision: Literal["allow", "ask", "deny"]
     rule: str
     reason: str
@@ -103,7 +98,6 @@ class Explain(Request[Explained]):
     """
 
     op = Op.EXPLAIN
-    reply = Explained
     agent: str | int
     call: str
     args: Mapping[str, Any] = field(factory=dict)
@@ -137,13 +131,12 @@ class Pending:
 
 
 @record
-class ApprovalsReply:
+class ApprovalsReply(SuccessfulReply):
     """``pending``: all that waits, the first of each agent first, so that no agent hides another's.
 
     ``omitted``: how many more there are, for which a reply has no room; they are listed once others are decided.
     """
 
-    success: bool = True
     pending: Sequence[Pending]
     omitted: int = 0
 
@@ -156,13 +149,11 @@ class Approvals(Request[ApprovalsReply]):
     """
 
     op = Op.APPROVALS
-    reply = ApprovalsReply
     follow: bool = False
 
 
 @record
-class Decided:
-    success: bool = True
+class Decided(SuccessfulReply):
     id: int
 
 
@@ -180,7 +171,6 @@ class Decide(Request[Decided]):
     """
 
     op = Op.DECIDE
-    reply = Decided
     id: int
     allow: bool
     remember: Literal["once", "agent", "always"] = "once"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Rule, Size
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -19,10 +19,9 @@ State = Literal["IDLE", "RECORDING"]
 
 
 @record
-class RecordingBegun:
+class RecordingBegun(SuccessfulReply):
     """The recording is called ``name``, its directory is ``path`` on the kernel's host."""
 
-    success: bool = True
     state: State = "RECORDING"
     name: str
     path: str
@@ -38,7 +37,6 @@ class RecordStart(Request[RecordingBegun]):
     """
 
     op = Op.RECORD_START
-    reply = RecordingBegun
     agents: Names | None = None
     filter_agents: Ids | None = None
     include_think: bool = True
@@ -50,10 +48,9 @@ class RecordStart(Request[RecordingBegun]):
 
 
 @record
-class RecordingEnded:
+class RecordingEnded(SuccessfulReply):
     """How many calls it has, and where it is."""
 
-    success: bool = True
     state: State = "IDLE"
     entry_count: int
     name: str
@@ -65,17 +62,15 @@ class RecordStop(Request[RecordingEnded]):
     """End the recording; what agents with ``record = true`` do is recorded on."""
 
     op = Op.RECORD_STOP
-    reply = RecordingEnded
 
 
 @record
-class RecordingStatus:
+class RecordingStatus(SuccessfulReply):
     """``entry_count`` counts the calls of the present recording, or of the last one.
 
     ``recording`` is a JSON array as text, ``entries`` are the same as values. ``reason``: why it ended by itself.
     """
 
-    success: bool = True
     state: State
     entry_count: int
     name: str | None = None
@@ -93,7 +88,6 @@ class RecordStatus(Request[RecordingStatus]):
     """
 
     op = Op.RECORD_STATUS
-    reply = RecordingStatus
     export: bool = False
     get_entries: bool = False
     limit: Positive | None = None

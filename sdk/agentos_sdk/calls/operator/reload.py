@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
@@ -18,13 +18,12 @@ class Change:
 
 
 @record
-class Reloaded:
+class Reloaded(SuccessfulReply):
     """``settings`` are keys outside of agents and groups that hold from now on.
 
     ``kernel_restart`` are those that hold when the kernel is started anew.
     """
 
-    success: bool = True
     changes: Sequence[Change]
     settings: Sequence[str] = ()
     kernel_restart: Sequence[str] = ()
@@ -38,5 +37,4 @@ class Reload(Request[Reloaded]):
     """
 
     op = Op.RELOAD
-    reply = Reloaded
     dry_run: bool = False

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
@@ -11,13 +11,12 @@ ReplayState = Literal["IDLE", "RUNNING", "COMPLETED", "ERROR"]
 
 
 @record
-class ReplayStarted:
+class ReplayStarted(SuccessfulReply):
     """``total_entries`` recorded calls are going to be replayed. ``notes`` say what can't be as it was.
 
     ``name`` is the agent's that lives the life again; empty for a text.
     """
 
-    success: bool = True
     state: ReplayState
     total_entries: int
     notes: Sequence[str] = ()
@@ -42,7 +41,6 @@ class ReplayStart(Request[ReplayStarted]):
     """
 
     op = Op.REPLAY_START
-    reply = ReplayStarted
     recording: str | None = None
     recording_data: str | None = None
     path: str | None = None
@@ -98,7 +96,7 @@ class ReplayedCall:
 
 
 @record
-class ReplayProgress:
+class ReplayProgress(SuccessfulReply):
     """A replay that runs or has ended. ``progress`` goes from 0 to 1, ``current_entry`` to ``total_entries``.
 
     ``verdict`` is None until it has ended: identical, drifted, diverged, exhausted, unfinished or can't. ``divergence``
@@ -109,7 +107,6 @@ class ReplayProgress:
     for.
     """
 
-    success: bool = True
     state: ReplayState
     verdict: str | None
     progress: float
@@ -136,16 +133,14 @@ class ReplayStatus(Request[ReplayProgress]):
     """
 
     op = Op.REPLAY_STATUS
-    reply = ReplayProgress
     name: str | None = None
     calls: bool = False
 
 
 @record
-class ReplayStopped:
+class ReplayStopped(SuccessfulReply):
     """Nothing of it runs."""
 
-    success: bool = True
     state: ReplayState
 
 
@@ -154,5 +149,4 @@ class ReplayStop(Request[ReplayStopped]):
     """End the replay of the agent ``name``, or all, and forget them. The operator alone."""
 
     op = Op.REPLAY_STOP
-    reply = ReplayStopped
     name: str | None = None

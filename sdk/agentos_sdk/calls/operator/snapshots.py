@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.request import Request, SuccessfulReply
 from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
@@ -14,10 +14,9 @@ Names = Annotated[Sequence[str], Rule(lambda names: len(names) <= MAX_FORKS, f"a
 
 
 @record
-class SnapshotTaken:
+class SnapshotTaken(SuccessfulReply):
     """The snapshot's id; its own layer has ``bytes`` on disk and ``paths``, 0 if nothing was changed since the last."""
 
-    success: bool = True
     snapshot: str
     bytes: int
     paths: int
@@ -32,7 +31,6 @@ class Snapshot(Request[SnapshotTaken]):
     """
 
     op = Op.SNAPSHOT
-    reply = SnapshotTaken
     name: str
     label: str | None = None
 
@@ -53,10 +51,9 @@ class SnapshotInfo:
 
 
 @record
-class SnapshotsReply:
+class SnapshotsReply(SuccessfulReply):
     """The oldest first, without those that were removed."""
 
-    success: bool = True
     snapshots: Sequence[SnapshotInfo]
 
 
@@ -68,7 +65,6 @@ class Snapshots(Request[SnapshotsReply]):
     """
 
     op = Op.SNAPSHOTS
-    reply = SnapshotsReply
     name: str | None = None
     remove: str | None = None
 
@@ -82,10 +78,9 @@ class ForkedAgent:
 
 
 @record
-class Forked:
+class Forked(SuccessfulReply):
     """They run."""
 
-    success: bool = True
     agents: Sequence[ForkedAgent]
 
 
@@ -99,7 +94,6 @@ class Fork(Request[Forked]):
     """
 
     op = Op.FORK
-    reply = Forked
     name: str
     count: Count = 1
     snapshot: str | None = None

@@ -32,10 +32,9 @@ class Kept:
     async def give_back(self, store: Store, snapshot: Snapshot) -> None:
         """Give an agent back what its snapshot has of it; for what has no room see the log.
 
-        Raises ``Unavailable`` or ``OSError``.
+        Raises ``QuotaExceeded``, ``Unavailable`` or ``OSError``.
         """
-        keys = await run_in_thread(read_keys, store, snapshot)
-        await self.state.replace(snapshot.account, keys, limited=False)
+        await self.state.replace(snapshot.account, await run_in_thread(read_keys, store, snapshot))
         if left := await self.mail.give_back(snapshot.id, snapshot.account):
             log.warning(
                 "%s: its mailbox is full: the last %d unread messages of the snapshot stay in it until it is rolled "
@@ -46,7 +45,7 @@ class Kept:
 
     async def give_fork(self, store: Store, snapshot: Snapshot, account: str) -> None:
         """Give a fork the keys of a snapshot; a message has one addressee. Raises ``QuotaExceeded`` as well."""
-        await self.state.replace(account, await run_in_thread(read_keys, store, snapshot), limited=True)
+        await self.state.replace(account, await run_in_thread(read_keys, store, snapshot))
 
 
 learn(list[KeptKey])

@@ -119,9 +119,11 @@ class Snapshots:
     async def roll_back(self, snapshot: Snapshot, runs: Callable[[], bool]) -> bool:
         """Have the agent's next life go back to a snapshot; now, unless it ``runs``, which is returned.
 
-        Raises :class:`NoOverlay`, :class:`BadLayer` or ``OSError``, and nothing has changed; or ``Unavailable``.
+        Raises :class:`NoOverlay`, :class:`BadLayer`, ``OSError``, or ``QuotaExceeded`` if its keys have no room now,
+        and nothing has changed; or ``Unavailable``.
         """
         async with self.overlays.lock(snapshot.name):
+            await self.kept.state.check_replace(snapshot.account, await self.read_keys(snapshot))
             await run_in_thread(self._begin_return, snapshot)
             used = runs()  # a life that begins now waits for the lock
             if not used:
@@ -154,7 +156,7 @@ class Snapshots:
         """Remove all of a fork that didn't come up."""
         async with self.overlays.lock(name):
             await run_in_thread(self.overlays.store.forget, name)
-        await self.kept.state.replace(account, [], limited=False)
+        await self.kept.state.replace(account, [])
 
     async def begin_scratch(self, snapshot: Snapshot, name: str) -> None:
         """Have an agent that hasn't begun work above a snapshot, for a recorded life that is lived again.

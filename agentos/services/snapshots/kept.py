@@ -5,7 +5,7 @@ import logging
 import msgspec
 from attrs import frozen
 
-from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.mail.copies import MailCopies
 from agentos.services.state.copies import KeptKey
 from agentos.services.state.state import State
 from agentos.structs import learn
@@ -22,7 +22,7 @@ class Kept:
     """Copies both and gives them back. Never grants, budgets, approvals, or leases."""
 
     state: State
-    mail: Mailboxes
+    mail: MailCopies
 
     async def copy(self, snapshot: str, account: str) -> bytes:
         """Copy what an agent has now; returns what its snapshot keeps in a file. Raises ``Unavailable``."""

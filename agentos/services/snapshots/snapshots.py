@@ -185,7 +185,7 @@ class Snapshots:
         """Remove the copies of messages that no snapshot has, such as those that a killed kernel has begun."""
         try:
             found = await run_in_thread(self.overlays.store.list_snapshots)
-            await self.kept.mail.forget_copies({one.id for one in found} | self.overlays.store.making)
+            await self.kept.mail.forget_others({one.id for one in found} | self.overlays.store.making)
         except (BadLayer, OSError, Unavailable) as error:
             log.warning("copies of messages that no snapshot needs stay until the next start: %s", error)
 

@@ -91,7 +91,7 @@ async def open_taking(place: Path, state_dir: str = "state") -> AsyncIterator[Ta
         await mail.load()
         assert await overlays.finish_all() == []
         overlaid = Overlaid(place / "project", place / state_dir, overlays, NAME)
-        taking = Taking(overlaid, Snapshots(overlays, Kept(state, mail)), state)
+        taking = Taking(overlaid, Snapshots(overlays, Kept(state, copies.MailCopies(mail))), state)
         await taking.snapshots.forget_lost()
         yield taking
 

@@ -370,7 +370,7 @@ class Jails:
                 await self._any_started.park()
             await trio.sleep(BUILD_DELAY)
             steps = self._started.popleft()
-            if isinstance(steps[-1], RunScript) and not self.spawner.has_sample:
+            if isinstance(steps[-1], RunScript) and not self.spawner.zygote.has_sample:
                 await take_sample(self.spawner, self.host, self.sdk)
             await self.spawner.builder.build(steps)
 

@@ -196,7 +196,7 @@ class Jails:
     async def _require_overlays(self) -> None:
         """Find out once whether this host has overlays, with the layers in the state directory."""
         if self.overlay is None:
-            place = await run_in_thread(self.workspaces.overlays.make_place)
+            place = await run_in_thread(self.workspaces.overlays.store.make_place)
             self.overlay = await probe.probe_overlay(self.spawner, self.host, place)
         if not self.overlay.works:
             raise NotIsolated(describe_no_overlay(self.overlay))

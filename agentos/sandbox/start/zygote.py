@@ -234,9 +234,8 @@ def plan_file(first: bytes, rest: bytes) -> Iterator[int]:
     """Yield a memfd positioned at ``rest``: a plan with its environment is larger than a packet."""
     fd = os.memfd_create("plan", os.MFD_CLOEXEC)
     try:
-        view = memoryview(first + rest)
-        while view:
-            view = view[os.write(fd, view) :]
+        with open(fd, "wb", closefd=False) as file:
+            file.write(first + rest)
         os.lseek(fd, len(first), os.SEEK_SET)
         yield fd
     finally:

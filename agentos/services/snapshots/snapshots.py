@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import trio
 from attrs import define
@@ -49,7 +50,7 @@ class Snapshots:
     kept: Kept
 
     def __attrs_post_init__(self) -> None:
-        self.overlays.give_back = self._give_back
+        self.overlays.give_back = partial(self.kept.give_back, self.overlays.store)
 
     async def take(
         self,
@@ -188,9 +189,6 @@ class Snapshots:
             await self.kept.mail.forget_others({one.id for one in found} | self.overlays.store.making)
         except (BadLayer, OSError, Unavailable) as error:
             log.warning("copies of messages that no snapshot needs stay until the next start: %s", error)
-
-    async def _give_back(self, snapshot: Snapshot) -> None:
-        await self.kept.give_back(self.overlays.store, snapshot)
 
     # -- In threads --------------------------------------------------------------------------------------------------
 

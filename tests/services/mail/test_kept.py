@@ -559,7 +559,5 @@ async def test_what_a_snapshot_gives_back_has_the_mailbox_s_limits(
         await take(mail, limit=held - 1)
         while (left := box.count) > 1:
             await take(mail, limit=left - 1)
-        assert await kept.give_back("second", "box") == 0, (
-            "what had no room was still in the snapshot"
-        )
+        assert await kept.give_back("second", "box") == 0, "what had no room was still in the snapshot"
         assert {text.strip() for text in texts([*box.messages])} == {"second"}

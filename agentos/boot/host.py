@@ -78,7 +78,7 @@ def open_host(settings: KernelSettings, socket: str, state_dir: Path) -> Iterato
             run = Run.begin(state_dir)
             undo.callback(run.end)
             cgroups = undo.enter_context(own_cgroup())
-            spawner.set_cleanup(plan_cleanup(run, cgroups))
+            spawner.zygote.set_cleanup(plan_cleanup(run, cgroups))
             outer_ids, blocks = None, None
             if is_root():
                 outer_ids, blocks = undo.enter_context(open_host_ids(state_dir, settings.uids))

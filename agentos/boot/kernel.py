@@ -45,6 +45,7 @@ from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
 from agentos.services.events import AgentExited, AgentOver, Subscriber
+from agentos.services.mail.copies import MailCopies
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
@@ -108,7 +109,7 @@ class Kernel:
         # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
-        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, self.callers.mail))
+        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, MailCopies(self.callers.mail)))
         self.replays = Replays()
         self.imports = Imports(host.state_dir, self.state)
         self.network = Network(settings.config, self.callers, self.connection_limit, files)

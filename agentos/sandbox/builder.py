@@ -104,15 +104,16 @@ class Builder:
             self._taken.append(taken)
         return taken
 
-    def use(self, taken: TakenJail) -> NewProcess:
-        """Return the process of a jail that was taken with its group: the caller ends it from now on."""
-        self._taken.remove(taken)
-        return taken.process
+    def use(self, taken: TakenJail) -> bool:
+        """Whether a jail that was taken with its group wasn't used yet: the caller ends it from now on."""
+        if is_new := taken in self._taken:
+            self._taken.remove(taken)
+        return is_new
 
     async def end_unused(self, taken: TakenJail) -> None:
         """End a jail that was taken with its group, if nobody has used it. Shielded from cancellation."""
-        if taken in self._taken:
-            await self._end(self.use(taken))
+        if self.use(taken):
+            await self._end(taken.process)
 
     def reap(self, pid: int) -> bool:
         """Reap this ended child if it was a waiting jail; whether it was."""

@@ -57,7 +57,7 @@ class Source:
         given_up = {one.name: one for one in self.sampler.last_of_ended() if one.status == FAILED}
         agents = [*live, *(one for name, one in given_up.items() if name not in names)]
         failed = {agent.name for agent in self.registry if agent.state == FAILED} - names
-        return Snapshot(__version__, self.sampler.kernel(), agents, len(failed), [*self._counts(live)])
+        return Snapshot(__version__, self.sampler.kernel, agents, len(failed), [*self._counts(live)])
 
     def _counts(self, live: Sequence[AgentFigures]) -> Iterator[NamedCounts]:
         yield self._name("operator", self.callers.operator_counts)

@@ -8,7 +8,7 @@ import trio
 
 from agentos.sandbox.report import probe
 from agentos.sandbox.start.spawner import Spawner
-from tests.sandbox.jail import outer, start_spawner
+from tests.sandbox.jail import start_spawner
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def spawner() -> Iterator[Spawner]:
     """A running spawner, on a host where a root of one's own can be made."""
     spawner = start_spawner()
     try:
-        found = trio.run(probe.probe_layers, spawner, probe.read_host(), outer())
+        found = trio.run(probe.probe_layers, spawner, probe.read_host())
         if not found["root"].works and "AGENTOS_MUST_SANDBOX" not in os.environ:
             pytest.skip(f"no sandbox on this host: {found['root'].reason} ({found['root'].remedy})")
         yield spawner

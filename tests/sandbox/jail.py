@@ -119,7 +119,7 @@ def maps_files(spawner: Spawner, directory: Path) -> bool:
 
 async def zygote_closes(spawner: Spawner, files: int) -> None:
     """Return when the zygote has no more than so many open: it closes what it sent when we may already have it."""
-    await becomes(lambda: max(files, len(os.listdir(f"/proc/{spawner.zygote}/fd"))), files)
+    await becomes(lambda: max(files, len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))), files)
 
 
 async def becomes(look: Callable[[], T], wanted: T) -> None:

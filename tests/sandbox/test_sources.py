@@ -75,7 +75,7 @@ def give_away(*paths: Path) -> None:
 
 async def zygote_has_its_own_alone(spawner: Spawner) -> None:
     """Its three streams, its socket and the pipe of a namespace for maps. It answers before it closes what came."""
-    await becomes(lambda: len(os.listdir(f"/proc/{spawner.zygote}/fd")), 5)
+    await becomes(lambda: len(os.listdir(f"/proc/{spawner.zygote.pid}/fd")), 5)
 
 
 @pytest.mark.usefixtures("mapped")
@@ -266,7 +266,7 @@ async def test_nothing_is_left_open_in_the_zygote_when_a_process_is_born_or_is_n
 
     assert Belongings.now() == before
     await zygote_has_its_own_alone(spawner)
-    children = Path(f"/proc/{spawner.zygote}/task/{spawner.zygote}/children").read_text().split()
+    children = Path(f"/proc/{spawner.zygote.pid}/task/{spawner.zygote.pid}/children").read_text().split()
     assert len(children) == 1, "one process waits in the namespace for the next maps"
 
 

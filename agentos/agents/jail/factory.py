@@ -196,7 +196,7 @@ class Jails:
     async def _require_overlays(self) -> None:
         """Find out once whether this host has overlays, with the layers in the state directory."""
         if self.overlay is None:
-            place = await run_in_thread(self.workspaces.overlays.make_place)
+            place = await run_in_thread(self.workspaces.overlays.store.make_place)
             self.overlay = await probe.probe_overlay(self.spawner, self.host, place)
         if not self.overlay.works:
             raise NotIsolated(describe_no_overlay(self.overlay))
@@ -370,7 +370,7 @@ class Jails:
                 await self._any_started.park()
             await trio.sleep(BUILD_DELAY)
             steps = self._started.popleft()
-            if isinstance(steps[-1], RunScript) and not self.spawner.has_sample:
+            if isinstance(steps[-1], RunScript) and not self.spawner.zygote.has_sample:
                 await take_sample(self.spawner, self.host, self.sdk)
             await self.spawner.builder.build(steps)
 

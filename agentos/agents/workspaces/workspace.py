@@ -30,7 +30,7 @@ from agentos.services.snapshots.leftovers import AGE, remove_leftovers
 from agentos.services.snapshots.overlays import Overlays
 from agentos.services.snapshots.records import BadLayer, CannotApply
 from agentos.threads import run_in_thread
-from agentos_sdk.errors import Unavailable
+from agentos_sdk.errors import QuotaExceeded, Unavailable
 from agentos_sdk.values import HostIds
 
 from . import obeyed_names
@@ -189,7 +189,7 @@ class Workspaces:
             await run_in_thread(self._check, path)
         try:
             layers = await self.overlays.open(name, path, outer)
-        except (OSError, BadLayer, CannotApply, TooManyChanges, Unavailable) as error:
+        except (OSError, BadLayer, CannotApply, TooManyChanges, QuotaExceeded, Unavailable) as error:
             raise BadWorkspace(f"workspace {path}: {error}") from None
         mount = Overlay(path, layers.upper, layers.sealed)
         return Workspace("overlay", mount, _WATCHED_MECHANISM, "only its changes count")

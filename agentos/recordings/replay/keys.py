@@ -34,7 +34,7 @@ class ScratchKeys:
 
     async def _replace(self, name: str, keys: Sequence[KeptKey]) -> None:
         try:
-            await self.state.replace(name, keys, limited=True)
+            await self.state.replace(name, keys)
         except CallError as error:
             raise ReplayFailed(f"{name} can't have the keys of the recorded life: {error}") from None
 

@@ -1,13 +1,10 @@
 """Install no_new_privs, Landlock rulesets and seccomp filters, as the plan has packed them."""
 
 import os
-import struct
 
 from agentos.sandbox import steps as s
 
 from . import libc
-
-_PATH_BENEATH = 1
 
 
 def no_new_privileges(_: s.NoNewPrivileges) -> None:
@@ -20,7 +17,7 @@ def landlock(step: s.Landlock) -> None:
         for path, rights in step.paths:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
-                libc.landlock_add(ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd))
+                libc.landlock_add_path(ruleset, rights, fd)
             finally:
                 os.close(fd)
         libc.landlock_restrict(ruleset)

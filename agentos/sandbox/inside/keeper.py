@@ -22,8 +22,7 @@ from typing import NoReturn
 from agentos.sandbox import steps as s
 
 from . import libc, messages
-from .programs import program
-from .programs.shim import CONTINUE_ALL, STOP_ALL
+from .programs.shim import CONTINUE_ALL, STOP_ALL, become_program
 
 NAME = "agentos-keeper"  # as shown by ps
 KILL_DESCENDANTS = signal.SIGTERM  # from the kernel: kill all descendants
@@ -43,7 +42,7 @@ def execute(step: s.Execute, control: socket.socket, status: int, stdout: int, s
     libc.set_signal_mask(blocked=True)
     own, child = os.getpid(), os.fork()
     if child == 0:
-        _become_program(step, control, stdout, stderr, own)
+        become_program(step, control, stdout, stderr, own)
     try:
         libc.close_range(0, status - 1)
         libc.close_range(status + 1)
@@ -52,20 +51,6 @@ def execute(step: s.Execute, control: socket.socket, status: int, stdout: int, s
         messages.send_failure(control, s.describe(step), error)
     finally:
         os._exit(messages.EX_SETUP)
-
-
-def _become_program(step: s.Execute, control: socket.socket, stdout: int, stderr: int, keeper: int) -> NoReturn:
-    try:
-        os.setsid()
-        libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
-            raise messages.KernelGone
-        program.exec_program(step, control, stdout, stderr)
-    except messages.KernelGone:
-        pass
-    except BaseException as error:
-        messages.send_failure(control, s.describe(step), error)
-    os._exit(messages.EX_SETUP)
 
 
 def _serve(child: int, kernel: int, status: int) -> NoReturn:

@@ -18,6 +18,7 @@ _NO_OPTIONS: Mapping[str, str] = {}
 _SIG_SETMASK = 2
 _MADV_POPULATE_WRITE = 23
 _MNT_DETACH = 2
+_PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 
@@ -304,8 +305,10 @@ def landlock_create(attributes: bytes) -> int:
     return _check(_landlock_create(_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset")
 
 
-def landlock_add(ruleset: int, kind: int, rule: bytes) -> None:
-    _check(_landlock_add(_LANDLOCK_ADD, ruleset, kind, rule, 0), "landlock_add_rule")
+def landlock_add_path(ruleset: int, rights: int, fd: int) -> None:
+    """Allow these rights at an open path and below."""
+    rule = struct.pack("=Qi", rights, fd)  # struct landlock_path_beneath_attr
+    _check(_landlock_add(_LANDLOCK_ADD, ruleset, _PATH_BENEATH, rule, 0), "landlock_add_rule")
 
 
 def landlock_restrict(ruleset: int) -> None:

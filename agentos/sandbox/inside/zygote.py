@@ -87,9 +87,8 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Cleanup:
 
 
 def _send(channel: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # the kernel has died; its last requests follow
-        channel.sendmsg([data], rights)
+        socket.send_fds(channel, [data], fds)
 
 
 def _failure(step: str, error: OSError) -> dict[str, object]:

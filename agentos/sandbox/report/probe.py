@@ -126,16 +126,16 @@ async def examine(spawner: Spawner, host: Host, cgroups: Cgroups) -> tuple[Host,
     return remove_broken_layers(host, found), levels.describe_default({**found, **limits}, host.uid)
 
 
-async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None) -> Mapping[str, Finding]:
+async def probe_layers(spawner: Spawner, host: Host) -> Mapping[str, Finding]:
     """Return a finding for each layer that doesn't need a cgroup, by the layer's name on the wire.
 
     One trial has all that the host seems to have. Only if it fails is each tried alone, to find what doesn't work.
 
-    With root the programs run as ``ids``. If that doesn't work, the other layers are tried as the kernel's uid.
+    With root the programs run as :data:`TRIAL_IDS`, or, if that fails, the other layers are tried as the kernel's uid.
     """
     surroundings = await trio.to_thread.run_sync(remedies.read_surroundings)
-    used_ids = ids or (TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid))
-    plans = await trio.to_thread.run_sync(_trial_plans, host, used_ids)  # builds filters, which takes milliseconds
+    ids = TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid)
+    plans = await trio.to_thread.run_sync(_trial_plans, host, ids)  # builds filters, which takes milliseconds
     own_uid = Finding(False, "without root a program has the kernel's own uid on the host", asked=False)
     hopeful = {layer: plan for layer, plan in plans.items() if layer != "landlock" or host.landlock_abi}
     together = await _run_trial(spawner, _plan_together(hopeful), surroundings)

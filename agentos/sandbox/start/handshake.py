@@ -97,9 +97,8 @@ def open_pipes(undo: contextlib.ExitStack, last: Step | None = None) -> ProcessP
 
 def send_descriptors(control: socket.socket, fds_by_name: Mapping[str, int]) -> None:
     """Send a waiting process the descriptors for its plan; ``OSError`` if they can't be sent."""
-    fds = array.array("i", fds_by_name.values())
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # as in send_go()
-        control.sendmsg([os.fsencode("\0".join(fds_by_name))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        socket.send_fds(control, [os.fsencode("\0".join(fds_by_name))], [*fds_by_name.values()])
 
 
 async def receive_descendant(undo: contextlib.ExitStack, control: socket.socket, joiner: int) -> NewProcess:

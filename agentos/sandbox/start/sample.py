@@ -42,15 +42,15 @@ async def take_sample(spawner: Spawner, host: Host, sdk: str) -> None:
 
     ``sdk`` is the directory of the SDK's package.
     """
-    zygote = spawner.zygote
+    zygote = spawner.zygote.pid
     found: Sequence[MemoryRange] = ()
     try:
         with trio.fail_after(TIMEOUT):
             found = await _run(spawner, await run_in_thread(_plan, host, sdk))
     except (SandboxError, BadPolicy, OSError, RuntimeError, trio.TooSlowError) as error:  # RuntimeError: no thread
         log.info("waiting jails copy no memory ahead: %s", str(error) or type(error).__name__)
-    if spawner.zygote == zygote:
-        spawner.set_sample(found)
+    if spawner.zygote.pid == zygote:
+        spawner.zygote.set_sample(found)
 
 
 def _plan(host: Host, sdk: str) -> Sequence[Step]:

@@ -4,10 +4,12 @@ The zygote only clones. Each new process reports over its own socket, so a slow 
 """
 
 import contextlib
+import functools
 import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
 
 import trio
 from attrs import Factory, define
@@ -19,7 +21,6 @@ from agentos.sandbox.encoded_steps import encode_plan
 from agentos.sandbox.errors import ProcessEnded, SandboxError, ZygoteDied
 from agentos.sandbox.files.root_files import GID, UID
 from agentos.sandbox.inside import messages
-from agentos.sandbox.inside.janitor import Cleanup
 from agentos.sandbox.report.walls import Observed, read_observed
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.steps import SocketAddress, Step
@@ -34,18 +35,37 @@ from .zygote import TIMEOUT, Zygote, plan_file
 REAP_AGAIN = 0.05  # seconds between two batches of zombies
 _NO_CGROUP = CgroupEntry()
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 Inspect = Callable[[Observed, int], Awaitable[None]]
+
+
+def _again_after(*deaths: type[SandboxError]) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+    """Do a request a second time if it fails for one of these reasons."""
+
+    def decorate(do: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        @functools.wraps(do)
+        async def attempt(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return await do(*args, **kwargs)
+            except deaths:
+                return await do(*args, **kwargs)
+
+        return attempt
+
+    return decorate
 
 
 @define
 class Spawner:
     """Starts sandboxes. Call ``start`` before Trio runs, and ``close`` when no further sandbox is needed."""
 
-    _zygote: Zygote
+    zygote: Zygote
     _lock: Limiter = Factory(lambda: Limiter(1))
     _children: set[int] = Factory(set)  # pids of the children that a task here waits for
     closer: Closer = Factory(Closer)  # of the namespaces and mounts of ended sandboxes
-    builder: Builder = Factory(lambda self: Builder(self._zygote, self._lock, self._children), takes_self=True)
+    builder: Builder = Factory(lambda self: Builder(self.zygote, self._lock, self._children), takes_self=True)
 
     @classmethod
     def start(cls, zygote_timeout: float = TIMEOUT) -> "Spawner":
@@ -57,27 +77,10 @@ class Spawner:
 
     def close(self) -> None:
         """End the zygote; running sandboxes continue."""
-        self._zygote.close()
+        self.zygote.close()
         self.builder.close()
 
-    def set_cleanup(self, cleanup: Cleanup) -> None:
-        """Set what the zygote kills and removes if the kernel is killed; replaces the former value."""
-        self._zygote.set_cleanup(cleanup)
-
-    @property
-    def has_sample(self) -> bool:
-        """Whether its zygote knows the memory that programs write to."""
-        return self._zygote.has_sample
-
-    def set_sample(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Set the memory that waiting jails copy, as addresses and sizes in bytes."""
-        self._zygote.set_sample(ranges)
-
-    @property
-    def zygote(self) -> int:
-        """The zygote's pid."""
-        return self._zygote.pid
-
+    @_again_after(ProcessEnded, ZygoteDied)
     async def spawn(
         self,
         plan: Sequence[Step],
@@ -94,11 +97,17 @@ class Spawner:
         exception from it ends the program. :class:`StepFailed` if a step fails: the process has then ended. Another
         process is started once if it is killed before, or if the zygote dies.
         """
-        try:
-            return await self._spawn(plan, admit, cgroup, inspect, taken)
-        except (ProcessEnded, ZygoteDied):
-            return await self._spawn(plan, admit, cgroup, inspect)
+        with contextlib.ExitStack() as undo:
+            pipes = handshake.open_pipes(undo, plan[-1])
+            process = await self._launch(undo, pipes, plan, admit, cgroup, taken=taken)
+            async with self._kill_on_error(process):
+                sandbox = await self._wait_exec(undo, pipes, process, inspect)
+            if isinstance(plan[-1], s.Execute | s.RunScript):
+                sandbox.no_shim = plan[-1].no_shim
+                sandbox.has_keeper = isinstance(plan[-1], s.Execute) and plan[-1].keeper
+            return sandbox
 
+    @_again_after(ZygoteDied)
     async def enter(
         self,
         sandbox: Sandbox,
@@ -113,21 +122,37 @@ class Spawner:
         :class:`SandboxError` if the sandbox has ended or is frozen. A program in the sandbox may be able to stop the
         entering process, so this can block until it is cancelled.
         """
-        try:
-            return await self._enter(sandbox, plan, admit, cgroup)
-        except ZygoteDied:
-            return await self._enter(sandbox, plan, admit, cgroup)
+        with contextlib.ExitStack() as undo:
+            pipes = handshake.open_pipes(undo, plan[-1])
+            joiner = await self._launch(undo, pipes, plan, admit, cgroup, sandbox.namespaces_to_enter)
+            try:
+                process = await handshake.receive_descendant(undo, joiner.control, joiner.pid)
+                self._children.add(process.pid)
+                async with self._kill_on_error(process):
+                    handshake.send_go(process.control)
+                    entered = await self._wait_exec(undo, pipes, process)
+            finally:  # by now the new process has left the joiner's group, or has ended
+                await handshake.kill_and_reap_group(joiner.pid, joiner.pidfd)  # noqa: ASYNC102 - it shields itself
+                self._children.discard(joiner.pid)
+                os.close(joiner.pidfd)
+        sandbox.register_entered(entered)
+        return entered
 
+    @_again_after(ZygoteDied)
     async def listen(self, sandbox: Sandbox, addresses: Sequence[SocketAddress]) -> Sequence[socket.socket]:
         """Open sockets at these addresses of the sandbox's own network, not blocking: all of them, or none.
 
         TCP sockets listen. :class:`SandboxError` if the sandbox has the host's network or has ended;
         :class:`StepFailed` if a port is taken.
         """
-        try:
-            return await self._listen(sandbox, addresses)
-        except ZygoteDied:
-            return await self._listen(sandbox, addresses)
+        with contextlib.ExitStack() as undo:
+            pipes = handshake.open_pipes(undo)
+            plan = (s.Join(), s.TakeIdentity(UID, GID, os.geteuid() == 0), s.Listen(tuple(addresses)))
+            process = await self._launch(undo, pipes, plan, None, _NO_CGROUP, sandbox.namespaces_to_listen)
+            async with self._kill_on_error(process):
+                sockets = await handshake.receive_sockets(process.control, len(addresses))
+            await self._kill(process)
+        return sockets
 
     async def reap_orphans(self) -> bool:
         """Reap ended processes that programs left to us (we are their subreaper), so that none stays a zombie.
@@ -153,56 +178,9 @@ class Spawner:
                     continue
                 if found.si_pid in self._children:
                     return False
-                if not self._zygote.is_dead(found.si_pid):
+                if not self.zygote.is_dead(found.si_pid):
                     os.waitid(os.P_PID, found.si_pid, os.WEXITED | os.WNOHANG)
         return True
-
-    async def _spawn(
-        self,
-        plan: Sequence[Step],
-        admit: Callable[[int], None] | None,
-        cgroup: CgroupEntry,
-        inspect: Inspect | None,
-        taken: TakenJail | None = None,
-    ) -> Sandbox:
-        with contextlib.ExitStack() as undo:
-            pipes = handshake.open_pipes(undo, plan[-1])
-            process = await self._launch(undo, pipes, plan, admit, cgroup, taken=taken)
-            async with self._kill_on_error(process):
-                sandbox = await self._wait_exec(undo, pipes, process, inspect)
-            if isinstance(plan[-1], s.Execute | s.RunScript):
-                sandbox.no_shim = plan[-1].no_shim
-                sandbox.has_keeper = isinstance(plan[-1], s.Execute) and plan[-1].keeper
-            return sandbox
-
-    async def _enter(
-        self, sandbox: Sandbox, plan: Sequence[Step], admit: Callable[[int], None] | None, cgroup: CgroupEntry
-    ) -> Sandbox:
-        with contextlib.ExitStack() as undo:
-            pipes = handshake.open_pipes(undo, plan[-1])
-            joiner = await self._launch(undo, pipes, plan, admit, cgroup, sandbox.namespaces_to_enter)
-            try:
-                process = await handshake.receive_descendant(undo, joiner.control, joiner.pid)
-                self._children.add(process.pid)
-                async with self._kill_on_error(process):
-                    handshake.send_go(process.control)
-                    entered = await self._wait_exec(undo, pipes, process)
-            finally:  # by now the new process has left the joiner's group, or has ended
-                await handshake.kill_and_reap_group(joiner.pid, joiner.pidfd)  # noqa: ASYNC102 - it shields itself
-                self._children.discard(joiner.pid)
-                os.close(joiner.pidfd)
-        sandbox.register_entered(entered)
-        return entered
-
-    async def _listen(self, sandbox: Sandbox, addresses: Sequence[SocketAddress]) -> Sequence[socket.socket]:
-        with contextlib.ExitStack() as undo:
-            pipes = handshake.open_pipes(undo)
-            plan = (s.Join(), s.TakeIdentity(UID, GID, os.geteuid() == 0), s.Listen(tuple(addresses)))
-            process = await self._launch(undo, pipes, plan, None, _NO_CGROUP, sandbox.namespaces_to_listen)
-            async with self._kill_on_error(process):
-                sockets = await handshake.receive_sockets(process.control, len(addresses))
-            await self._kill(process)
-        return sockets
 
     async def _wait_exec(
         self,
@@ -276,7 +254,7 @@ class Spawner:
                     zygote_steps, rest = encode_plan(steps)
                     file = sent.enter_context(plan_file(zygote_steps, rest))
                     prepared = isinstance(steps[0], s.Clone) and steps[0].flags != 0
-                    trees = await self._zygote.prepare_mounts(process, file, len(zygote_steps)) if prepared else {}
+                    trees = await self.zygote.prepare_mounts(process, file, len(zygote_steps)) if prepared else {}
             sent.callback(close_all, *trees.values())
             async with self._kill_on_error(process):
                 if admit is not None:
@@ -292,14 +270,14 @@ class Spawner:
         self, plan: Sequence[Step], cgroup: CgroupEntry, taken: TakenJail | None
     ) -> tuple[NewProcess, Sequence[Step]]:
         """Return a waiting process and the steps that it has yet to do: one built ahead, if one fits this plan."""
-        if taken is not None:
-            return self.builder.use(taken), taken.rest
+        if taken is not None and self.builder.use(taken):  # not in a second attempt
+            return taken.process, taken.rest
         if cgroup.directory is None and (taken := await self.builder.take(plan)) is not None:
             return taken.process, taken.rest
         flags = plan[0].flags if isinstance(plan[0], s.Clone) else 0
         return await self._clone(flags, cgroup.directory), plan
 
     async def _clone(self, flags: int, directory: int | None = None) -> NewProcess:
-        process = await self._zygote.clone(flags, directory)
+        process = await self.zygote.clone(flags, directory)
         self._children.add(process.pid)
         return process

@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -56,16 +57,9 @@ class Zygote:
     def start(cls, timeout: float = TIMEOUT) -> "Zygote":
         """Start a zygote, in the main thread. :class:`ZygoteDied` if it isn't ready within ``timeout`` seconds."""
         zygote = cls(*_launch(), timeout)
-        zygote._channel.settimeout(timeout)
-        try:
-            ready = bool(zygote._channel.recv(messages.MAX_MESSAGE_BYTES))
-        except TimeoutError:
-            raise zygote._startup_error(in_time=False) from None
-        except ConnectionError:
-            ready = False
-        if not ready:
-            raise zygote._startup_error(in_time=True)
-        zygote._channel.setblocking(False)
+        if not select.select([zygote._channel], [], [], timeout)[0]:
+            raise zygote._startup_error(in_time=False)
+        zygote._take_ready()
         return zygote
 
     def close(self) -> None:
@@ -157,7 +151,7 @@ class Zygote:
             trio.CancelScope(shield=True, deadline=trio.current_time() + self._timeout) as exchange,
             contextlib.suppress(OSError),
         ):
-            self._channel.sendmsg([msgspec.json.encode(request)], [_scm_rights(fds)])
+            socket.send_fds(self._channel, [msgspec.json.encode(request)], fds)
             answer, new = await _receive(self._channel)
         if exchange.cancelled_caught:
             reason = f"took longer than {self._timeout:g} s to {what}: {REMEDY}"
@@ -171,19 +165,21 @@ class Zygote:
         self._stop()
         self.has_sample = False
         self._process, self._channel = _launch()
-        self._channel.setblocking(False)
         try:
             with trio.fail_after(self._timeout):
                 await trio.lowlevel.wait_readable(self._channel)
         except trio.TooSlowError:
             raise self._startup_error(in_time=False) from None
-        try:
-            ready = bool(self._channel.recv(messages.MAX_MESSAGE_BYTES))
-        except ConnectionError:
-            ready = False
+        self._take_ready()
+        self.set_cleanup(self._cleanup)
+
+    def _take_ready(self) -> None:
+        """Take its report that it is ready, or that its channel is closed: then it has ended."""
+        ready = b""
+        with contextlib.suppress(ConnectionError):
+            ready = self._channel.recv(messages.MAX_MESSAGE_BYTES)
         if not ready:
             raise self._startup_error(in_time=True)
-        self.set_cleanup(self._cleanup)
 
     def _startup_error(self, in_time: bool) -> ZygoteDied:
         """End it, and return the exception that says why."""
@@ -214,12 +210,13 @@ def _launch() -> tuple["subprocess.Popen[bytes]", socket.socket]:
         )
     with contextlib.suppress(ConnectionError):  # it ended at once; the caller sees end of file
         ours.send(os.fsencode(_SDK))
+    ours.setblocking(False)
     return process, ours
 
 
 async def _receive(channel: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     """Receive the zygote's answer and its descriptors; ``None`` if it has died."""
-    space = socket.CMSG_SPACE(messages.MAX_FDS * 4)
+    space = socket.CMSG_SPACE(messages.MAX_FDS * 4)  # socket.recv_fds ignores flags in Python 3.11
     while True:
         try:
             data, ancillary, _, _ = channel.recvmsg(messages.MAX_NAMES_BYTES, space, socket.MSG_CMSG_CLOEXEC)
@@ -237,9 +234,8 @@ def plan_file(first: bytes, rest: bytes) -> Iterator[int]:
     """Yield a memfd positioned at ``rest``: a plan with its environment is larger than a packet."""
     fd = os.memfd_create("plan", os.MFD_CLOEXEC)
     try:
-        view = memoryview(first + rest)
-        while view:
-            view = view[os.write(fd, view) :]
+        with open(fd, "wb", closefd=False) as file:
+            file.write(first + rest)
         os.lseek(fd, len(first), os.SEEK_SET)
         yield fd
     finally:
@@ -248,7 +244,3 @@ def plan_file(first: bytes, rest: bytes) -> Iterator[int]:
 
 def _step_failed(answer: Mapping[str, Any]) -> StepFailed:
     return StepFailed(answer["step"], answer["errno"], answer["text"])
-
-
-def _scm_rights(fds: Sequence[int]) -> tuple[int, int, "array.array[int]"]:
-    return (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))

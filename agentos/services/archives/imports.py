@@ -76,7 +76,7 @@ class Imports:
     async def undo(self, name: str) -> None:
         """Remove the workspace and the keys of an import."""
         await run_in_thread(self._drop_workspace, name)
-        await self.state.replace(name, [], limited=False)
+        await self.state.replace(name, [])
 
     def _make(self, number: str) -> None:
         with hold_directory(self.directory / "imports") as held, hold_directory(held / number) as place:
@@ -126,7 +126,7 @@ class Staged:
         """
         await run_in_thread(self._move, name)
         try:
-            await self._imports.state.replace(name, keys, limited=True)
+            await self._imports.state.replace(name, keys)
             yield
         except BaseException:
             with trio.CancelScope(shield=True):

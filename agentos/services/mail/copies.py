@@ -5,16 +5,19 @@ What is acknowledged, or removed for good, goes from all of them in the same tra
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Final
 
+from attrs import frozen
 from msgspec.structs import replace
-from outcome import Outcome
 
 from agentos_sdk.encoding import codec
 
 from .mailbox import Message
-from .rows import COLUMNS, as_message, remove_all
+from .mailboxes import Mailboxes
+from .rows import COLUMNS, as_message
+from .store import present
 
 TABLES: Final = (
     """CREATE TABLE snapshot_mail (
@@ -25,6 +28,52 @@ TABLES: Final = (
     )""",
     "CREATE INDEX snapshot_mail_by_id ON snapshot_mail (id)",
 )
+
+
+@frozen
+class MailCopies:
+    """Makes copies of what waits in a mailbox that is kept, and gives them back. All raise ``Unavailable``."""
+
+    mail: Mailboxes
+
+    async def copy(self, snapshot: str, account: str) -> None:
+        """Copy the unread messages that are kept for an agent; leased ones aren't."""
+        box = self.mail.find_kept(account)
+        if box is not None and box.messages:
+            numbers = [message.id for message in box.messages]
+            await present(self.mail.store).run(partial(copy_all, snapshot, numbers))
+
+    async def give_back(self, snapshot: str, account: str) -> int:
+        """Have the messages of a copy wait again, unless they do or were acknowledged; returns how many have no room.
+
+        Those are the latest, and stay in the copy: what an agent reads and gets back again would have no end otherwise.
+        """
+        box = self.mail.find_kept(account)
+        if box is None:
+            return 0
+        store, chosen, back = present(self.mail.store), list[Message](), set[int]()
+        copied = await store.run(partial(read_copy, snapshot))
+        has = {one.id for one in (*box.messages, *box.dead)} | box.leases.keys()
+        wanted = [one for one in copied if one.id not in has]
+        for message in wanted:
+            if not (box.fits(len(message.body)) and store.has_room(message.family, message.cost)):
+                break
+            store.charge(message.family, message.cost)
+            box.reserve(len(message.body))
+            chosen.append(message)
+        try:
+            back = await store.run(partial(put_back, snapshot, [one.id for one in chosen]))
+        finally:
+            for message in chosen:
+                box.unreserve(len(message.body))
+            store.discharge([message for message in chosen if message.id not in back])
+            box.restore([message for message in chosen if message.id in back])
+        return len(wanted) - len(chosen)
+
+    async def forget_others(self, kept: Collection[str]) -> None:
+        """Remove the copies of all snapshots but these."""
+        if self.mail.store is not None:
+            await self.mail.store.run(partial(forget_others, tuple(kept)))
 
 
 def copy_all(snapshot: str, numbers: Sequence[int], connection: sqlite3.Connection) -> None:
@@ -53,13 +102,6 @@ def put_back(snapshot: str, numbers: Sequence[int], connection: sqlite3.Connecti
     columns = COLUMNS.replace("attempt", "0").replace("dead", "0")
     connection.execute(f"INSERT OR IGNORE INTO mail SELECT {columns} {those}", chosen)
     return {number for (number,) in connection.execute(f"SELECT id {those}", chosen)}
-
-
-def acknowledge_all(items: Sequence[Sequence[int]], connection: sqlite3.Connection) -> Sequence[Outcome[None]]:
-    """Remove messages for good: from all copies as well."""
-    numbers = codec.encode([number for item in items for number in item]).decode()
-    connection.execute("DELETE FROM snapshot_mail WHERE id IN (SELECT value FROM json_each(?))", (numbers,))
-    return remove_all(items, connection)
 
 
 def forget_others(snapshots: Sequence[str], connection: sqlite3.Connection) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from agentos.services.events import MailDead, Publish
 from agentos_sdk.errors import NotFound
 
-from . import copies, rows
+from . import rows
 from .mailbox import MAX_MESSAGES, Lease, Mailbox, Message
 from .store import MailStore, present
 
@@ -82,7 +82,7 @@ class Leases:
             for lease in leases:
                 lease.acknowledging = True
             store = present(self.store)
-            await store.write(copies.acknowledge_all, wanted, partial(self._go_on, box, leases))
+            await store.write(rows.remove_for_good, wanted, partial(self._go_on, box, leases))
             store.discharge([lease.message for lease in leases])
         box.remove_leased(wanted)
         late = sorted(set(numbers).difference(wanted))

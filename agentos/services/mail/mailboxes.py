@@ -8,7 +8,7 @@ full disk is ``Unavailable``, and nothing has changed then. docs/decisions/0095.
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from attrs import define, field
@@ -19,7 +19,7 @@ from agentos.services.events import AgentEscalated, AgentExited, KernelStopping,
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, NotFound
 
-from . import copies, rows
+from . import rows
 from .leases import Leases
 from .mailbox import MAX_ATTEMPTS, MAX_BYTES, MAX_MESSAGES, Mailbox, Message
 from .store import Done, MailStore, Written, present
@@ -177,6 +177,10 @@ class Mailboxes:
         """Those with dead letters."""
         return [box for box in self.list_filled() if box.dead]
 
+    def find_kept(self, account: str) -> Mailbox | None:
+        """What is kept for an account, if anything is."""
+        return self._kept.get(account)
+
     def is_open(self, box: Mailbox) -> bool:
         """Whether it is a caller's now."""
         return self._by_id.get(box.id) is box
@@ -302,48 +306,6 @@ class Mailboxes:
                 self.begin_post(box, replace(message, family=_payer_of(box.kept)), tell)
         except CallError as error:
             tell(Error(error))
-
-    # -- Snapshots -------------------------------------------------------------------------------------------------
-
-    async def copy(self, snapshot: str, account: str) -> None:
-        """Copy the unread messages that are kept for an agent; leased ones aren't. Raises ``Unavailable``."""
-        box = self._kept.get(account)
-        if box is not None and box.messages:
-            numbers = [message.id for message in box.messages]
-            await present(self.store).run(partial(copies.copy_all, snapshot, numbers))
-
-    async def give_back(self, snapshot: str, account: str) -> int:
-        """Have the messages of a copy wait again, unless they do or were acknowledged; returns how many have no room.
-
-        Those are the latest, and stay in the copy: what an agent reads and gets back again would have no end
-        otherwise. Raises ``Unavailable``.
-        """
-        box = self._kept.get(account)
-        if box is None:
-            return 0
-        store, chosen, back = present(self.store), list[Message](), set[int]()
-        copied = await store.run(partial(copies.read_copy, snapshot))
-        has = {one.id for one in (*box.messages, *box.dead)} | box.leases.keys()
-        wanted = [one for one in copied if one.id not in has]
-        for message in wanted:
-            if not (box.fits(len(message.body)) and store.has_room(message.family, message.cost)):
-                break
-            store.charge(message.family, message.cost)
-            box.reserve(len(message.body))
-            chosen.append(message)
-        try:
-            back = await store.run(partial(copies.put_back, snapshot, [one.id for one in chosen]))
-        finally:
-            for message in chosen:
-                box.unreserve(len(message.body))
-            store.discharge([message for message in chosen if message.id not in back])
-            box.restore([message for message in chosen if message.id in back])
-        return len(wanted) - len(chosen)
-
-    async def forget_copies(self, kept: Collection[str]) -> None:
-        """Remove the copies of all snapshots but these. Raises ``Unavailable``."""
-        if self.store is not None:
-            await self.store.run(partial(copies.forget_others, tuple(kept)))
 
     def end_life(self, event: AgentExited) -> None:
         """Give back what an agent had leased in a life that has ended; a subscriber."""

@@ -59,6 +59,12 @@ def remove_all(items: Sequence[Sequence[int]], connection: sqlite3.Connection) -
     return _change("DELETE FROM mail", items, connection)
 
 
+def remove_for_good(items: Sequence[Sequence[int]], connection: sqlite3.Connection) -> Sequence[Outcome[None]]:
+    """Remove messages, also from the copies of snapshots: they don't come back."""
+    _change("DELETE FROM snapshot_mail", items, connection)
+    return remove_all(items, connection)
+
+
 def count_attempts(items: Sequence[Sequence[int]], connection: sqlite3.Connection) -> Sequence[Outcome[None]]:
     """Count that messages are handed out."""
     return _change("UPDATE mail SET attempt = attempt + 1", items, connection)

@@ -12,7 +12,7 @@ from outcome import Error, Outcome
 from agentos.database import Batch, Database, DatabaseError
 from agentos_sdk.errors import QuotaExceeded, Unavailable
 
-from . import copies, rows
+from . import rows
 from .mailbox import Message
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class MailStore:
     def forget(self, messages: Sequence[Message]) -> None:
         """Remove messages for good, without waiting."""
         self.discharge(messages)
-        self.write_later(copies.acknowledge_all, [message.id for message in messages])
+        self.write_later(rows.remove_for_good, [message.id for message in messages])
 
 
 def present(store: MailStore | None) -> MailStore:

@@ -63,18 +63,21 @@ class AgentSources(Struct, frozen=True):
 
 @define(eq=False)
 class Sampler:
-    """One per kernel. ``count`` counts connections and queues; ``disk`` is a directory on the kernel's disk."""
+    """One per kernel. ``count`` counts connections and queues; ``disk`` is a directory on the kernel's disk.
+
+    ``kernel`` and ``host`` are the last figures of both.
+    """
 
     sources: AgentSources
     count: Callable[[], LoopCounts]
     publish: Publish
     disk: str = "/"
+    kernel: KernelFigures = field(init=False, factory=lambda: KernelFigures(time.time()))
+    host: HostFigures = field(init=False, factory=HostFigures)
     _last: dict[int, AgentFigures] = field(factory=dict)  # by agent id
     _histories: dict[int, History] = field(factory=dict)
     _schedule: Schedule = field(factory=Schedule)
     _ended: OrderedDict[int, AgentFigures] = field(factory=OrderedDict)
-    _kernel: KernelFigures = field(factory=lambda: KernelFigures(time.time()))
-    _host: HostFigures = field(factory=HostFigures)
     _kernel_history: History = field(factory=lambda: History(KERNEL_COLUMNS))
     _lag: LoopLag = field(factory=LoopLag)
     _warnings: LimitWarnings = field(factory=LimitWarnings)
@@ -87,14 +90,6 @@ class Sampler:
     def last_of_ended(self) -> list[AgentFigures]:
         """The last figures of the agents that ended last, in the order of their ends."""
         return list(self._ended.values())
-
-    def kernel(self) -> KernelFigures:
-        """The last figures of the kernel itself."""
-        return self._kernel
-
-    def host(self) -> HostFigures:
-        """The last figures of the host."""
-        return self._host
 
     def find(self, agent_id: int) -> AgentFigures | None:
         """The last figures of an agent, also of one of those that ended last."""
@@ -167,19 +162,19 @@ class Sampler:
         await self._warn(agents, with_disk)
 
     async def _sample_kernel(self) -> None:
-        before, counts = self._kernel, self.count()
-        lag, host_before = self._lag.take(), self._host
+        before, counts = self.kernel, self.count()
+        lag, host_before = self._lag.take(), self.host
 
         def read() -> tuple[KernelFigures, HostFigures]:
             kernel = read_kernel(before, lag, counts)
             return kernel, read_host(self.disk, host_before, kernel.at - before.at)
 
         try:
-            self._kernel, self._host = await run_in_thread(read)
+            self.kernel, self.host = await run_in_thread(read)
         except EXHAUSTED as error:
             log.warning("what the kernel uses could not be measured: %s", error)
             return
-        kernel, host, used = self._kernel, self._host, None
+        kernel, host, used = self.kernel, self.host, None
         if host.memory_total_bytes is not None and host.memory_available_bytes is not None:
             used = host.memory_total_bytes - host.memory_available_bytes
         of_kernel = (kernel.cpu, kernel.memory_bytes, kernel.loop_lag_seconds, kernel.connections)

@@ -5,7 +5,7 @@ import logging
 import msgspec
 from attrs import frozen
 
-from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.mail.copies import MailCopies
 from agentos.services.state.copies import KeptKey
 from agentos.services.state.state import State
 from agentos.structs import learn
@@ -22,7 +22,7 @@ class Kept:
     """Copies both and gives them back. Never grants, budgets, approvals, or leases."""
 
     state: State
-    mail: Mailboxes
+    mail: MailCopies
 
     async def copy(self, snapshot: str, account: str) -> bytes:
         """Copy what an agent has now; returns what its snapshot keeps in a file. Raises ``Unavailable``."""
@@ -32,10 +32,9 @@ class Kept:
     async def give_back(self, store: Store, snapshot: Snapshot) -> None:
         """Give an agent back what its snapshot has of it; for what has no room see the log.
 
-        Raises ``Unavailable`` or ``OSError``.
+        Raises ``QuotaExceeded``, ``Unavailable`` or ``OSError``.
         """
-        keys = await run_in_thread(read_keys, store, snapshot)
-        await self.state.replace(snapshot.account, keys, limited=False)
+        await self.state.replace(snapshot.account, await run_in_thread(read_keys, store, snapshot))
         if left := await self.mail.give_back(snapshot.id, snapshot.account):
             log.warning(
                 "%s: its mailbox is full: the last %d unread messages of the snapshot stay in it until it is rolled "
@@ -46,7 +45,7 @@ class Kept:
 
     async def give_fork(self, store: Store, snapshot: Snapshot, account: str) -> None:
         """Give a fork the keys of a snapshot; a message has one addressee. Raises ``QuotaExceeded`` as well."""
-        await self.state.replace(account, await run_in_thread(read_keys, store, snapshot), limited=True)
+        await self.state.replace(account, await run_in_thread(read_keys, store, snapshot))
 
 
 learn(list[KeptKey])

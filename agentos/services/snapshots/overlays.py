@@ -77,10 +77,6 @@ class Overlays:
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._performing = trio.Lock()  # two agents may have the same directory
 
-    def make_place(self) -> str:
-        """The directory of the layers, by a path that other processes can use. Blocks."""
-        return self.store.make_place()
-
     def make_empty(self) -> str:
         """Make the directory :attr:`empty`. Nothing is ever applied to it. Blocks."""
         self.empty = self.store.make_empty()

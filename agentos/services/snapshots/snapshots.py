@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import trio
 from attrs import define
@@ -49,7 +50,7 @@ class Snapshots:
     kept: Kept
 
     def __attrs_post_init__(self) -> None:
-        self.overlays.give_back = self._give_back
+        self.overlays.give_back = partial(self.kept.give_back, self.overlays.store)
 
     async def take(
         self,
@@ -119,9 +120,11 @@ class Snapshots:
     async def roll_back(self, snapshot: Snapshot, runs: Callable[[], bool]) -> bool:
         """Have the agent's next life go back to a snapshot; now, unless it ``runs``, which is returned.
 
-        Raises :class:`NoOverlay`, :class:`BadLayer` or ``OSError``, and nothing has changed; or ``Unavailable``.
+        Raises :class:`NoOverlay`, :class:`BadLayer`, ``OSError``, or ``QuotaExceeded`` if its keys have no room now,
+        and nothing has changed; or ``Unavailable``.
         """
         async with self.overlays.lock(snapshot.name):
+            await self.kept.state.check_replace(snapshot.account, await self.read_keys(snapshot))
             await run_in_thread(self._begin_return, snapshot)
             used = runs()  # a life that begins now waits for the lock
             if not used:
@@ -154,7 +157,7 @@ class Snapshots:
         """Remove all of a fork that didn't come up."""
         async with self.overlays.lock(name):
             await run_in_thread(self.overlays.store.forget, name)
-        await self.kept.state.replace(account, [], limited=False)
+        await self.kept.state.replace(account, [])
 
     async def begin_scratch(self, snapshot: Snapshot, name: str) -> None:
         """Have an agent that hasn't begun work above a snapshot, for a recorded life that is lived again.
@@ -183,12 +186,9 @@ class Snapshots:
         """Remove the copies of messages that no snapshot has, such as those that a killed kernel has begun."""
         try:
             found = await run_in_thread(self.overlays.store.list_snapshots)
-            await self.kept.mail.forget_copies({one.id for one in found} | self.overlays.store.making)
+            await self.kept.mail.forget_others({one.id for one in found} | self.overlays.store.making)
         except (BadLayer, OSError, Unavailable) as error:
             log.warning("copies of messages that no snapshot needs stay until the next start: %s", error)
-
-    async def _give_back(self, snapshot: Snapshot) -> None:
-        await self.kept.give_back(self.overlays.store, snapshot)
 
     # -- In threads --------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """Copies of all keys of a private space, and giving them back."""
 
 import sqlite3
-import sys
 import time
 from collections.abc import Sequence
 
@@ -9,8 +8,6 @@ from msgspec import Struct
 
 from .batch import Change, StateLimits, store_all
 from .rows import delete_all
-
-UNLIMITED = StateLimits(sys.maxsize, sys.maxsize)
 
 
 class KeptKey(Struct, frozen=True, array_like=True):
@@ -44,13 +41,14 @@ def replace_space(limits: StateLimits, space: str, kept: Sequence[KeptKey], conn
     """
     now = time.time()
     kept = [one for one in kept if one.expires is None or one.expires > now]
-    wanted = {one.key for one in kept}
-    gone = [one.key for one in read_space(space, connection) if one.key not in wanted]
-    removed = [outcome.unwrap() for outcome in delete_all([(space, key, None) for key in gone], connection)]
+    # All of them go first: what fits together isn't refused for the order in which it is stored.
+    former = [one.key for one in read_space(space, connection)]
+    versions = [outcome.unwrap() for outcome in delete_all([(space, key, None) for key in former], connection)]
     changes = [
         Change(space, one.key, one.value, space, None if one.expires is None else one.expires - now, None)
         for one in kept
     ]
     stored = [outcome.unwrap() for outcome in store_all(limits, changes, connection)] if changes else []
     keys = [one.key for one in kept]
-    return Replaced([*zip(keys, stored, strict=True)], [*zip(gone, removed, strict=True)])
+    removed = [(key, version) for key, version in zip(former, versions, strict=True) if key not in keys]
+    return Replaced([*zip(keys, stored, strict=True)], removed)

@@ -24,7 +24,7 @@ from agentos_sdk.errors import QuotaExceeded, Unavailable
 from agentos_sdk.values import Scope
 
 from .batch import Change, StateLimits, store_all
-from .copies import UNLIMITED, KeptKey, Replaced, read_space, replace_space
+from .copies import KeptKey, Replaced, read_space, replace_space
 from .rows import Found, Swept, delete_all, fetch_all, list_keys, remove_former, sweep
 from .spaces import GLOBAL, account_of, is_session
 
@@ -190,10 +190,21 @@ class State:
         with _readable():
             return await self.database.write(partial(read_space, space))
 
-    async def replace(self, account: str, kept: Sequence[KeptKey], *, limited: bool) -> None:
+    async def check_replace(self, account: str, kept: Sequence[KeptKey]) -> None:
+        """Raise what :meth:`replace` would now; nothing is changed."""
+
+        def attempt(connection: sqlite3.Connection) -> None:
+            replace_space(self.limits, account, kept, connection)
+            raise _Fits  # which undoes it
+
+        with contextlib.suppress(_Fits), _readable():
+            await self._sweep()
+            await self.database.write(attempt)
+
+    async def replace(self, account: str, kept: Sequence[KeptKey]) -> None:
         """Give an agent the private keys of a copy, which get new versions; it has no others then.
 
-        If it is ``limited``, raises ``QuotaExceeded``: an agent that gets its own back may exceed its limits.
+        Raises ``QuotaExceeded`` if the account, or one above it, would exceed its limits.
         """
 
         def announce(done: Replaced) -> None:
@@ -203,9 +214,9 @@ class State:
             self._next_expiry = min([self._next_expiry, *(one.expires for one in kept if one.expires is not None)])
             self._wake.set()
 
-        limits = self.limits if limited else UNLIMITED
         with _readable():
-            await self.database.write(partial(replace_space, limits, account, kept), announce)
+            await self._sweep()
+            await self.database.write(partial(replace_space, self.limits, account, kept), announce)
 
     async def serve(self) -> None:
         """Remove expired keys, and those of ended sessions, until cancelled."""
@@ -240,6 +251,10 @@ class State:
         self._next_expiry = swept.next_expiry
         for space, key, version, account in swept.keys:
             self._announce(space, key, version, True, account)
+
+
+class _Fits(Exception):
+    """Keys have room."""
 
 
 @contextlib.contextmanager

@@ -187,7 +187,7 @@ class MetricsCalls:
         )
 
     def describe_system(self, history: float | None) -> calls.SystemMetrics:
-        host = self.sampler.host()
+        host = self.sampler.host
         total, available = host.memory_total_bytes, host.memory_available_bytes
         return calls.SystemMetrics(
             cpu=calls.HostCpu(used=host.cpu, count=host.cpu_count, load=host.load),
@@ -211,7 +211,7 @@ class MetricsCalls:
 
     def describe_kernel(self) -> calls.KernelMetrics:
         return calls.KernelMetrics(
-            **asdict(self.sampler.kernel()),
+            **asdict(self.sampler.kernel),
             up_ms=int((time.monotonic() - self._began) * 1000),
             agents=Counter(str(agent.state) for agent in self.callers.registry),
         )

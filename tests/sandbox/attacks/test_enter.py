@@ -412,7 +412,7 @@ async def test_many_at_once_all_run(spawner: Spawner) -> None:
 async def test_a_hundred_leave_no_descriptor_mount_or_zombie(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
     await kill(await spawner.enter(agent, beside("/bin/sleep", "600")))
-    before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
+    before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))
 
     for _ in range(100):
         await kill(await spawner.enter(agent, beside("/bin/sleep", "600")))
@@ -436,12 +436,12 @@ async def test_a_cancelled_one_leaves_nothing_at_whatever_moment(spawner: Spawne
 
 async def test_a_dead_zygote_is_replaced_on_the_way(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
-    former = spawner.zygote
+    former = spawner.zygote.pid
 
     os.kill(former, signal.SIGKILL)
 
     assert (await jail.ended(await spawner.enter(agent, beside("echo", "in")))).out == "in\n"
-    assert spawner.zygote != former
+    assert spawner.zygote.pid != former
     await kill(agent)
 
 

@@ -184,12 +184,12 @@ def test_limits_are_raised_lowered_lifted_and_set_while_a_program_runs(root: Gro
 
 
 def test_a_memory_limit_below_what_is_in_use_is_refused_and_kills_nothing(root: Group, start: Start) -> None:
-    with nested(root, "full", Limits(memory=256 * MIB)) as group:
-        program = start(group, "held = bytearray(b'x') * (100 << 20)\n" + WAITS)
+    with nested(root, "full", Limits(memory=64 * MIB)) as group:
+        program = start(group, "held = bytearray(b'x') * (24 << 20)\n" + WAITS)
         assert hear(program) == "ready"
 
         with pytest.raises(CgroupError):
-            group.change_limits(Limits(memory=32 * MIB))
+            group.change_limits(Limits(memory=16 * MIB))
 
         assert program.poll() is None
 

@@ -139,7 +139,7 @@ async def test_a_zygote_that_dies_between_costs_the_jail_but_not_the_program(
 ) -> None:
     taken, group = await take(spawner)
     entry = group.open_entry()
-    os.kill(spawner.zygote, signal.SIGKILL)
+    os.kill(spawner.zygote.pid, signal.SIGKILL)
 
     sandbox = await spawner.spawn(PLAN, cgroup=entry, taken=taken)
 

@@ -254,7 +254,7 @@ async def test_a_dead_zygote_takes_no_bare_process_with_it(spawner: Spawner) -> 
     sandbox = await spawner.spawn(python(FOREVER))
     await line(sandbox)
 
-    os.kill(spawner.zygote, signal.SIGKILL)
+    os.kill(spawner.zygote.pid, signal.SIGKILL)
 
     assert (await run(spawner, a_plan("echo", "again"))).out == "again\n"
     assert sandbox.status is None
@@ -313,7 +313,7 @@ os.wait()
 
 
 async def test_a_zygote_that_died_unnoticed_hides_no_stranger(spawner: Spawner, subreaper: None) -> None:
-    former = spawner.zygote
+    former = spawner.zygote.pid
     pidfd = os.pidfd_open(former)
     os.kill(former, signal.SIGKILL)
     await jail.gone([pidfd])

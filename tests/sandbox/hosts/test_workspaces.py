@@ -171,8 +171,8 @@ class TestImages:
 
         assert attached()
         assert Belongings.now().mounts == before.mounts
-        assert "a.img" not in Path(f"/proc/{spawner.zygote}/mountinfo").read_text()
-        assert "loop" not in "".join(os.readlink(fd) for fd in Path(f"/proc/{spawner.zygote}/fd").iterdir())
+        assert "a.img" not in Path(f"/proc/{spawner.zygote.pid}/mountinfo").read_text()
+        assert "loop" not in "".join(os.readlink(fd) for fd in Path(f"/proc/{spawner.zygote.pid}/fd").iterdir())
         inside = [
             row for row in Path(f"/proc/{sandbox.pid}/mountinfo").read_text().splitlines() if " /workspace " in row
         ]

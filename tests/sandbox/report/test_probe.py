@@ -23,7 +23,7 @@ ROOT = os.geteuid() == 0
 async def test_every_layer_without_a_cgroup_is_tried_and_nothing_is_left(spawner: Spawner) -> None:
     before = Belongings.now()
 
-    found = await probe.probe_layers(spawner, probe.read_host(), jail.outer())
+    found = await probe.probe_layers(spawner, probe.read_host())
 
     assert set(found) == set(walls.LAYERS) - BY_CGROUP
     assert {name for name, finding in found.items() if not finding.works} <= {"landlock", "cgroup_ns", "own_uid"}
@@ -47,7 +47,7 @@ class Trials:
 async def test_where_all_layers_work_one_program_has_them_all(spawner: Spawner) -> None:
     host, trials = probe.read_host(), Trials(spawner)
 
-    found = await probe.probe_layers(cast(Spawner, trials), host, jail.outer())
+    found = await probe.probe_layers(cast(Spawner, trials), host)
 
     absent = ["landlock"] if host.landlock_abi == 0 else []
     assert {name for name, finding in found.items() if not finding.works} == {*absent, *([] if ROOT else ["own_uid"])}
@@ -63,7 +63,7 @@ async def test_where_all_layers_work_one_program_has_them_all(spawner: Spawner) 
 async def test_without_landlock_the_others_are_tried_together(spawner: Spawner) -> None:
     host, trials = replace(probe.read_host(), landlock_abi=0), Trials(spawner)
 
-    await probe.probe_layers(cast(Spawner, trials), host, jail.outer())
+    await probe.probe_layers(cast(Spawner, trials), host)
 
     landlock = [s.Landlock in map(type, plan) for plan in trials.plans]
     assert landlock == [False, True]
@@ -72,7 +72,7 @@ async def test_without_landlock_the_others_are_tried_together(spawner: Spawner) 
 async def test_where_one_layer_fails_each_is_tried_alone(spawner: Spawner) -> None:
     host, trials = replace(probe.read_host(), directories=frozenset[str](), links={}), Trials(spawner)
 
-    found = await probe.probe_layers(cast(Spawner, trials), host, jail.outer())
+    found = await probe.probe_layers(cast(Spawner, trials), host)
 
     assert [name for name, finding in found.items() if not finding.works] == (["root"] if ROOT else ["root", "own_uid"])
     assert "/bin/true" in found["root"].reason

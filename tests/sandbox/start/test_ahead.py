@@ -81,7 +81,7 @@ async def belongings(spawner: Spawner) -> Belongings:
     """With the mount table, which is opened for the first jail, and without a waiting jail."""
     await build(spawner)
     await spawner.builder._kill_all(spawner.builder._waiting.take_all())
-    await becomes(children, {spawner.zygote})
+    await becomes(children, {spawner.zygote.pid})
     await trio.testing.wait_all_tasks_blocked()
     return Belongings.now()
 
@@ -289,13 +289,13 @@ async def test_two_that_are_built_at_a_time_both_wait(spawner: Spawner) -> None:
 
 async def test_one_that_was_begun_before_the_mounts_changed_does_not_wait(spawner: Spawner) -> None:
     before = await belongings(spawner)
-    os.kill(spawner.zygote, signal.SIGSTOP)
+    os.kill(spawner.zygote.pid, signal.SIGSTOP)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(spawner.builder.build, python(FOREVER))
         await trio.testing.wait_all_tasks_blocked()
         assert spawner.builder._waiting.take_stale() == []
-        os.kill(spawner.zygote, signal.SIGCONT)
+        os.kill(spawner.zygote.pid, signal.SIGCONT)
 
     assert spawner.builder._waiting.jails == []
     assert Belongings.now() == before
@@ -482,7 +482,7 @@ async def test_a_plan_that_cant_be_begun_ahead_is_reported_by_its_spawn_alone(sp
 async def test_when_the_zygote_has_died_meanwhile_a_program_runs_and_nothing_is_left(spawner: Spawner) -> None:
     before = await belongings(spawner)
     await build(spawner)
-    os.kill(spawner.zygote, signal.SIGKILL)
+    os.kill(spawner.zygote.pid, signal.SIGKILL)
 
     for text in ("first\n", "second\n"):  # the first may need no zygote
         assert (await run(spawner, a_plan("/bin/echo", text.strip()))).out == text
@@ -504,7 +504,7 @@ async def test_many_leave_nothing(spawner: Spawner) -> None:
     steps = a_plan("/bin/sleep", "600")
     await spawner.builder.build(steps)
     await kill(await spawner.spawn(steps))
-    before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
+    before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))
 
     for _ in range(rounds(40)):
         await spawner.builder.build(steps)

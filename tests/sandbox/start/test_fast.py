@@ -319,7 +319,7 @@ async def test_nothing_of_another_agents_is_in_its_memory(spawner: Spawner) -> N
     await line(sandbox)
 
     found = memory_of(sandbox.program)
-    zygotes = memory_of(spawner.zygote)
+    zygotes = memory_of(spawner.zygote.pid)
 
     assert b"token-of-its-own" in found
     for marker in (b"-of-a-fast-one", b"-of-an-execed-one", b"-of-an-ended-one"):
@@ -423,7 +423,7 @@ def test_only_a_script_of_the_agents_is_run_and_only_by_the_kernels_interpreter(
 async def test_many_of_them_leave_nothing(spawner: Spawner) -> None:
     steps = fast(FOREVER)
     await kill(await spawner.spawn(steps))
-    before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
+    before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))
 
     for _ in range(rounds(40)):
         await kill(await spawner.spawn(steps))

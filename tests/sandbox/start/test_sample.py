@@ -29,7 +29,7 @@ async def test_a_waiting_program_has_copied_what_a_script_writes_to(spawner: Spa
     assert 300 < len(pages(written)) < 2000
     assert len(written) < MAX_RANGES
 
-    spawner.set_sample(written)
+    spawner.zygote.set_sample(written)
     await spawner.builder.build(python(FOREVER))
 
     init = spawner.builder._waiting.jails[-1].process.pid
@@ -47,12 +47,12 @@ async def test_a_waiting_program_has_copied_what_a_script_writes_to(spawner: Spa
 
 async def test_another_zygote_needs_a_sample_of_its_own(spawner: Spawner) -> None:
     await take_sample(spawner, probe.read_host(), SDK)
-    assert spawner.has_sample
+    assert spawner.zygote.has_sample
 
-    os.kill(spawner.zygote, signal.SIGKILL)
+    os.kill(spawner.zygote.pid, signal.SIGKILL)
 
     assert (await run(spawner, python("print('here')"))).out == "here\n"
-    assert not spawner.has_sample
+    assert not spawner.zygote.has_sample
 
 
 OF_A_SANDBOX = Interpreter("/workspace/v/bin/python", "/workspace/v", "/usr")
@@ -74,6 +74,6 @@ async def test_without_a_sample_jails_wait_all_the_same(
 
     assert "waiting jails copy no memory ahead: " in caplog.text
     assert why in caplog.text
-    assert spawner.has_sample
+    assert spawner.zygote.has_sample
     await spawner.builder.build(python(FOREVER))
     assert (await run(spawner, python("print('here')"))).out == "here\n"

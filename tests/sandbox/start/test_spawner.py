@@ -307,7 +307,7 @@ async def test_many_at_once_all_run(spawner: Spawner) -> None:
 async def test_many_spawns_and_kills_leave_no_descriptor_mount_or_zombie(spawner: Spawner) -> None:
     steps = a_plan("/bin/sleep", "600")
     await kill(await spawner.spawn(steps))
-    before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
+    before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))
 
     for _ in range(rounds(40)):
         await kill(await spawner.spawn(steps))

@@ -130,7 +130,7 @@ async def test_the_kernel_and_the_host_are_read() -> None:
     await sampler.sample()
     await sampler.sample()
 
-    kernel, host = sampler.kernel(), sampler.host()
+    kernel, host = sampler.kernel, sampler.host
     assert kernel.memory_bytes is not None
     assert kernel.memory_bytes > MIB
     assert kernel.fds == pytest.approx(len(os.listdir("/proc/self/fd")), abs=5)

@@ -56,12 +56,12 @@ class Taking:
 
         return await self.snapshots.take(self.overlaid.name, self.overlaid.name, label, hold_still, by_agent, recorded)
 
-    async def go_back(self, moment: str) -> None:
-        await self.snapshots.roll_back(await self.snapshots.find(self.overlaid.name, moment), runs=lambda: False)
+    async def go_back(self, moment: str, runs: bool = False) -> None:
+        await self.snapshots.roll_back(await self.snapshots.find(self.overlaid.name, moment), runs=lambda: runs)
 
-    async def store(self, key: str, value: str) -> None:
+    async def store(self, key: str, value: str, account: str = NAME) -> None:
         done = trio.Event()
-        change = Change(NAME, key, f'"{value}"'.encode(), NAME, None, None)
+        change = Change(account, key, f'"{value}"'.encode(), account, None, None)
         self.state.begin_store(change, lambda _: done.set())
         await done.wait()
 
@@ -91,7 +91,7 @@ async def open_taking(place: Path, state_dir: str = "state") -> AsyncIterator[Ta
         await mail.load()
         assert await overlays.finish_all() == []
         overlaid = Overlaid(place / "project", place / state_dir, overlays, NAME)
-        taking = Taking(overlaid, Snapshots(overlays, Kept(state, mail)), state)
+        taking = Taking(overlaid, Snapshots(overlays, Kept(state, copies.MailCopies(mail))), state)
         await taking.snapshots.forget_lost()
         yield taking
 

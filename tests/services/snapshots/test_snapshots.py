@@ -82,6 +82,48 @@ async def test_agents_take_no_more_than_16_snapshots_of_one_agent(taking: Taking
     assert len(await taking.snapshots.list()) == MAX_BY_AGENTS + 1
 
 
+async def test_keys_without_room_are_not_given_back(taking: Taking) -> None:
+    keys = {f"k{number}": "x" for number in range(60)}
+    for key, value in keys.items():
+        await taking.store(key, value)
+    await taking.take("many")
+    await taking.state.replace(NAME, [])
+    for key, value in keys.items():
+        await taking.store(key, value, f"{NAME}/child")
+
+    with pytest.raises(QuotaExceeded, match=r"'w', with what it spawned, may have 100 keys .* this would be 101"):
+        await taking.go_back("many")
+
+    assert await taking.keys() == {}
+    await taking.overlaid.open()  # it isn't to go back
+
+    await taking.state.replace(f"{NAME}/child", [])
+    await taking.go_back("many", runs=True)
+    for key, value in keys.items():
+        await taking.store(key, value, f"{NAME}/child")
+    with pytest.raises(QuotaExceeded):
+        await taking.overlaid.open()
+    assert await taking.keys() == {}
+
+    await taking.state.replace(f"{NAME}/child", [])
+    await taking.overlaid.open()
+    assert await taking.keys() == keys
+
+
+async def test_keys_that_fit_together_are_given_back_in_any_order(taking: Taking) -> None:
+    then, now = {"a": "x" * 700_000, "b": ""}, {"a": "", "b": "y" * 700_000}
+    for keys in (then, now):
+        for key in sorted(keys, key=lambda key: len(keys[key])):
+            await taking.store(key, keys[key])
+        if keys is then:
+            await taking.take("then")
+    assert await taking.keys() == now
+
+    await taking.go_back("then")
+
+    assert await taking.keys() == then
+
+
 @root_only
 async def test_layers_are_seen_and_merged_as_linux_shows_them(place: Path) -> None:
     base, tops = place / "base", [place / name for name in ("first", "second", "third")]

@@ -28,24 +28,32 @@ kernel.SCOPE = scope
 sys.exit(pytest.main(sys.argv[1:]))
 """
 FOR_BOTH = (
-    "sandboxes/test_jail_record.py::test_limits_by_control_groups_are_in_their_files",
-    "sandboxes/test_jail_children.py::test_a_childs_control_group_lies_in_its_parents",
-    "sandboxes/test_jail_children.py::test_children_end_with_their_parent_and_leave_no_control_group",
     "sandboxes/test_jail_endings.py::test_a_memory_hog_is_killed_and_told_at_which_limit",
     "sandboxes/test_jail_kills.py::test_a_killed_kernel_leaves_nothing_at_all",
     "sandboxes/test_jail_guest.py::test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf",
 )
-# What the control groups bound is the same for a user: tests/sandbox/cgroups/test_guest.py runs test_real.py as both.
-AS_ROOT = (
+# A user's groups are delegated to it: what is made in them, and goes, is that of root as well. Tests of a file stand
+# together, as they share a kernel.
+AS_USER = (
+    "sandboxes/test_jail_children.py::test_a_childs_control_group_lies_in_its_parents",
+    "sandboxes/test_jail_children.py::test_children_end_with_their_parent_and_leave_no_control_group",
     *FOR_BOTH,
+)
+# What the control groups bound is the same for a user: tests/sandbox/cgroups/test_guest.py runs test_real.py as one.
+AS_ROOT = (
+    "sandboxes/test_jail_record.py::test_limits_by_control_groups_are_in_their_files",
     "events/test_metrics.py::test_the_figures_are_those_of_the_control_group_s_files_and_of_proc",
     "sandboxes/test_jail_children.py::test_a_childs_memory_counts_as_its_parents",
     "sandboxes/test_jail_children.py::test_a_parents_processes_bound_those_of_its_children",
     "sandboxes/test_jail_endings.py::test_an_agent_of_which_one_process_was_killed_for_memory_ends_as_a_whole",
     "sandboxes/test_jail_endings.py::test_refused_forks_are_told_with_the_limit",
     "sandboxes/test_jail_endings.py::test_a_throttled_agent_is_told_how_much_of_its_time",
-)
-ON_A_DISK = (
+    *FOR_BOTH,
+    "sandboxes/test_waiting_jails.py::test_the_next_agent_gets_it_with_the_same_layers",
+    "sandboxes/test_waiting_jails.py::test_the_successor_of_a_killed_agent_gets_it",
+    "sandboxes/test_waiting_jails.py::test_a_memory_limit_that_the_jail_exceeds_itself_is_named",
+    "sandboxes/test_waiting_jails.py::test_none_outlives_a_killed_kernel",
+    # On a disk, as overlays need one:
     "overlays/test_overlays.py::test_nothing_is_in_the_directory_until_it_is_applied_and_it_can_be_undone",
     "snapshots/test_snapshots.py::test_an_agent_goes_back_to_a_snapshot_that_was_taken_while_it_ran",
     "images/test_build.py::test_what_a_run_changes_is_in_the_image[files are made, changed and removed]",
@@ -94,19 +102,16 @@ def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
         assert (group / "self" / "cgroup.procs").read_text()
 
 
-@pytest.mark.parametrize(
-    ("chosen", "disk", "user"),
-    [(AS_ROOT, False, False), (FOR_BOTH, False, True), (ON_A_DISK, True, False)],
-    ids=["root", "user", "disk"],
-)
-def test_what_holds_here_holds_under_version_2(
-    guest: RunInGuest, chosen: Sequence[str], disk: bool, user: bool
-) -> None:
+def test_what_holds_here_holds_under_version_2_as_root(guest: RunInGuest) -> None:
     if "CGROUP2_SCOPE" in os.environ:
         pytest.skip("this is the guest")
-    if disk:
-        chosen = [*chosen, *(SINCE_6_6 if runs_images(guest) else BEFORE_6_6)]
-    check(guest, chosen, user=user, disk=disk)
+    check(guest, [*AS_ROOT, *(SINCE_6_6 if runs_images(guest) else BEFORE_6_6)], user=False, disk=True)
+
+
+def test_what_holds_here_holds_under_version_2_as_a_user(guest: RunInGuest) -> None:
+    if "CGROUP2_SCOPE" in os.environ:
+        pytest.skip("this is the guest")
+    check(guest, AS_USER, user=True, disk=False)
 
 
 @pytest.mark.parametrize("sub_ids", [False, True], ids=["one id", "subordinate ids"])

@@ -11,6 +11,7 @@ import pytest
 
 from agentos.sandbox.cgroups.discover import V2Scope, discover_here
 from agentos.sandbox.report.doctor import kernel_cgroup
+from agentos_sdk import AgentOSClient
 from tests.support import fork_server
 from tests.support.kernel import Kernel, descendants, is_zygote, running, stat_of, until
 from tests.system.agents import up, write
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("both_cores")
 WAITS = "import time\ntime.sleep(1000)\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kernel(kernels: None) -> Iterator[Kernel]:
     """With control groups of version 2, if they are delegated to us."""
     fork_server.shared()  # a child of ours when the scope is divided: it stays in our part
@@ -52,6 +53,10 @@ def pid_1(pid: int) -> int:
 def spawn(kernel: Kernel, name: str, **fields: Any) -> Mapping[str, Any]:
     with kernel.client() as client:
         return up(client.spawn(name, write(kernel, "waits.py", WAITS), runtime="fast", **fields))
+
+
+def find_pid(client: AgentOSClient, name: str) -> int | None:
+    return next((agent["pid"] for agent in client.list_agents() if agent["name"] == name), None)
 
 
 def has_plan(pid: int) -> bool:
@@ -88,23 +93,14 @@ def test_the_successor_of_a_killed_agent_gets_it(kernel: Kernel) -> None:
     os.kill(former["pid"], signal.SIGKILL)
 
     with kernel.client() as client:
-        until(lambda: client.list_agents()[0]["pid"] not in (None, former["pid"]), "it was restarted")
-        assert pid_1(client.list_agents()[0]["pid"]) in ready
-
-
-def test_none_outlives_a_killed_kernel(kernel: Kernel) -> None:
-    spawn(kernel, "agent")
-    ready = one_waits(kernel)
-
-    kernel.kill()
-
-    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ready), "no waiting jail is left")
+        until(lambda: find_pid(client, "agent") not in (None, former["pid"]), "it was restarted")
+        assert pid_1(find_pid(client, "agent") or 0) in ready
 
 
 def test_a_memory_limit_that_the_jail_exceeds_itself_is_named(kernel: Kernel) -> None:
     """Control groups of version 2 count what the jail had before the program; Linux may kill it at any step."""
     version = need_cgroups(kernel)
-    spawn(kernel, "agent")
+    spawn(kernel, "first")
     script, limit = write(kernel, "small.py", WAITS), 2 << 20
 
     for number in range(3):
@@ -115,3 +111,12 @@ def test_a_memory_limit_that_the_jail_exceeds_itself_is_named(kernel: Kernel) ->
         if not reply["success"]:
             assert f"limits.memory: {limit} is too little to begin with" in reply["error"]
             assert reply["code"] == "bad_request"
+
+
+def test_none_outlives_a_killed_kernel(kernel: Kernel) -> None:
+    spawn(kernel, "last")
+    ready = one_waits(kernel)
+
+    kernel.kill()
+
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ready), "no waiting jail is left")

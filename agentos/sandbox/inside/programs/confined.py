@@ -4,12 +4,10 @@ import json
 import os
 import resource
 import signal
-import struct
 import sys
 from typing import Any
 
 _DAC_OVERRIDE, _DAC_READ_SEARCH = 1, 2  # of linux/capability.h
-_PATH_BENEATH = 1
 
 
 def main(plan: dict[str, Any]) -> None:
@@ -23,7 +21,7 @@ def main(plan: dict[str, Any]) -> None:
         ruleset = libc.landlock_create(bytes.fromhex(wanted["attributes"]))
         for path, rights in wanted["paths"]:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            libc.landlock_add(ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd))
+            libc.landlock_add_path(ruleset, rights, fd)
             os.close(fd)
     readers = libc.list_permitted(_DAC_READ_SEARCH, _DAC_OVERRIDE)
     if plan["uid"] is not None and readers:  # else it could only read what all may

@@ -125,12 +125,14 @@ def _stay(status: int, child: int) -> NoReturn:
         os._exit(messages.EX_SETUP)
 
 
-def become_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
-    """Become the program, in a session of its own, in a child of PID 1."""
+def become_program(
+    step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int, parent: int = 1
+) -> NoReturn:
+    """Become the program, in a session of its own, in a child of PID 1 or of a keeper, whose pid is ``parent``."""
     try:
         os.setsid()
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != 1:
+        if os.getppid() != parent:
             raise messages.KernelGone
         program.exec_program(step, control, stdout, stderr)
     except script.Ready:

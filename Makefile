@@ -48,7 +48,7 @@ help:
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, and run their tests in jails"
 	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them; litellm's proxy and llama.cpp's server as providers"
-	@echo "make agents    set up coding agents of others from their registries, and run a task of each in a jail; clients and servers of MCP"
+	@echo "make agents    set up coding agents of others from their registries, run a task of each in a jail, and write docs/reference/coding-agents.md; clients and servers of MCP"
 	@echo "make compare   misbehaving agents on LangGraph, AutoGen, supervisord and AgentOS (docs/reference/comparison.md)"
 	@echo "make docs      run every command and code block of README and docs"
 
@@ -216,7 +216,7 @@ $(MCP_CLIENTS): pyproject.toml | $(RUN_READY)
 	@touch $@
 
 agents: $(READY) $(CODING) $(MCP_CLIENTS)
-	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py tests/frameworks/test_mcp_servers.py \
+	AGENTOS_TABLE=write $(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py tests/frameworks/test_mcp_servers.py \
 	  tests/userland/mcp/test_foreign_clients.py
 
 compare: $(READY) $(COMPARED)

@@ -5,9 +5,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from agentos.llm.providers.provider import Question
 from agentos.presets import read_preset
 from agentos_sdk.values import ToolCall, Usage
 from tests.conftest import OwnKernel
+from tests.frameworks.tried import version_of, write_row
 from tests.llm.vendors.script import Break, Called, Refuses, Says, Script, Text
 from tests.support.commands import run_agentos
 from tests.support.kernel import environment, until
@@ -25,6 +28,7 @@ from tests.support.servers.vendor import vendor
 from tests.system.agents import info, lines
 
 PLACE = Path(sys.prefix, "coding")
+TABLE = Path(__file__).parents[2] / "docs/reference/coding-agents.md"
 TASK = "Make the file made.txt"
 COMMAND = "echo by-a-tool > /workspace/made.txt"
 AS_AUTHOR = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
@@ -90,6 +94,31 @@ class Scripted:
         return Says([Called(ToolCall("call_1", self.program.tool, arguments))], "tool_calls", CACHED)
 
 
+def verdicts_of(name: str) -> list[str]:
+    """Where it works: of a question, and of a command by its tool."""
+    return ["works", "works" if PROGRAMS[name].tool else "it has none"]
+
+
+@contextmanager
+def written_down(name: str) -> Iterator[None]:
+    """`make agents` writes into the table of the docs what it tries, and fails where a program does."""
+    verdicts = ["fails", "fails"]
+    try:
+        yield
+        verdicts = verdicts_of(name)
+    finally:
+        if os.environ.get("AGENTOS_TABLE") == "write":
+            TABLE.write_text(write_row(TABLE.read_text(), name, version_of(name, PLACE / name), verdicts))
+
+
+def test_the_table_of_the_docs_has_a_row_for_each_program() -> None:
+    page = TABLE.read_text()
+    for name in PROGRAMS:
+        [version] = re.findall(rf"^\| `{name}` \| .* (\d+\.[\d.]+) \|", page, re.MULTILINE)
+        assert write_row(page, name, version, verdicts_of(name)) == page
+        assert f" {version}x |" in write_row(page, name, f"{version}x", ["fails", "fails"])
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_coding_agent_does_a_task_in_its_jail(
     framework: None, own_kernel: OwnKernel, tmp_path: Path, name: str
@@ -104,7 +133,7 @@ def test_a_coding_agent_does_a_task_in_its_jail(
     args = [word.replace("{task}", TASK) for word in preset.task[1:]]
     command = f'command = {json.dumps([*program.words, *args])}\ncode = "{code}"'
     script = f'script = "{code}/bin/{preset.task[0]}"\nargs = {json.dumps(args)}\npython = "{code}/bin/python"'
-    with vendor() as met:
+    with written_down(name), vendor() as met:
         scripted = met.models["scripted"] = Scripted(program)
         kernel = own_kernel(
             f"""
@@ -130,9 +159,9 @@ def test_a_coding_agent_does_a_task_in_its_jail(
             assert (work / "made.txt").exists(), "\n".join(said)
             assert not scripted.trouble
             assert sum(row["cache_read"] for row in client.usage(name="coder")["usage"]) >= CACHED.cache_read
-    assert (work / "made.txt").read_text() == "by-a-tool\n"
-    found = {path.name for path in work.iterdir()}
-    assert found - {*program.leaves} == {".git", "clock.py", "made.txt"}, "what a program keeps at home is outside"
+        assert (work / "made.txt").read_text() == "by-a-tool\n"
+        found = {path.name for path in work.iterdir()}
+        assert found - {*program.leaves} == {".git", "clock.py", "made.txt"}, "what a program keeps at home is outside"
 
 
 REPAIRS = {"claude-code": "s/a - b/2 * a/", "codex": "s/a - b/a + b/", "loop": "s/a - b/b + a/"}

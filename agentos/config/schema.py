@@ -33,9 +33,7 @@ from supervisors.strategy import AutoShutdown, Restart
 MIN_STORAGE = 64 << 20  # bytes; the audit log takes 14 MiB of them at its beginning
 MIN_RECORDINGS = 1 << 20  # bytes
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
-MAX_PAYLOAD = (
-    MAX_BODY_BYTES  # one body is no more than a caller may have in flight: one of 1G stops every caller for 4 s
-)
+MAX_PAYLOAD = MAX_BODY_BYTES  # what one caller may have in flight; a body of 1G stops every caller for 4 s
 
 Name = Annotated[
     str,

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentos.http.exchange import BODY_TIMEOUT
 from agentos.http.places import Places
 from agentos.http.users import find_uid
 from agentos.threads import run_in_thread
@@ -106,6 +108,8 @@ class ClientApp:
             message = await receive()
             gone = message["type"] == "http.disconnect"
             body = message.get("body", b"")
+            if gone or not message.get("more_body", False):
+                request.deadline = math.inf
             if in_session:
                 received += body
             brackets += body.count(b"[") + body.count(b"{")
@@ -119,7 +123,7 @@ class ClientApp:
             await send(message)
             answered = message["type"] == "http.response.body" and not message.get("more_body", False)
 
-        with trio.CancelScope() as request:
+        with trio.move_on_after(BODY_TIMEOUT if scope["method"] == "POST" else math.inf) as request:
             self._open.add(request)
             try:
                 await self.app(scope, receive_counted, send_noted)
@@ -127,10 +131,13 @@ class ClientApp:
                 self._open.discard(request)
         if in_session and gone and not answered:
             await self._withdraw(scope, bytes(received))
+        closing = {"connection": "close"}  # the rest of the body is never read
         if brackets > MAX_BRACKETS:
             why = f"the body has more than {MAX_BRACKETS:,} opening brackets and braces\n"
-            closing = {"connection": "close"}  # the rest of the body is never read
             await PlainTextResponse(why, 413, closing)(scope, receive, send)
+        elif request.cancelled_caught and request.deadline <= trio.current_time():
+            why = f"the body did not arrive within {BODY_TIMEOUT:g} s\n"
+            await PlainTextResponse(why, 408, closing)(scope, receive, send)
 
     async def _withdraw(self, scope: Scope, body: bytes) -> None:
         """Cancel the request of a client that has disconnected: nothing keeps an answer for it.

@@ -16,7 +16,6 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentos.http.exchange import BODY_TIMEOUT
 from agentos.http.places import Places
 from agentos.http.users import find_uid
 from agentos.threads import run_in_thread
@@ -36,6 +35,7 @@ MAX_SESSIONS = 64  # of one client, of MCP's era with sessions
 MAX_OPEN_REQUESTS = 64  # of one client
 MAX_BRACKETS = 100_000  # "[" and "{" in a body: to parse more holds up all clients, for 4 MiB of them 1 s
 SESSION = b"mcp-session-id"  # a header of MCP's era with sessions, but for a session's first request
+BODY_TIMEOUT = 60.0  # seconds in which the body of a request has to arrive
 SEND_TIMEOUT = 60.0  # seconds in which a client has to take what is sent
 BACKLOG = 128
 NO_CHECKS = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # Guard has checked Host and Origin

@@ -14,6 +14,7 @@ from typing import Any
 numbers = itertools.count(1000)
 log: list[str] = []
 delays: list[float] = []  # of the next lists of tools
+claims: dict[str, Any] = {}  # the _meta of each list of tools
 
 
 def write(message: object) -> None:
@@ -129,6 +130,13 @@ def late_change(number: object, given: dict[str, Any]) -> object:
     return change(number, given)
 
 
+def claim(number: object, given: dict[str, Any]) -> object:
+    """The next lists of tools have this ``_meta``."""
+    claims.update(given["meta"])
+    write({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    return "claimed"
+
+
 def crowded(number: object, given: dict[str, Any]) -> object:
     head = json.dumps({"jsonrpc": "2.0", "id": number})[:-1] + ', "result": {"content": [], "x": ['
     write_raw(head.encode() + b"[]," * 1_300_000 + b"0]}}\n")
@@ -228,6 +236,7 @@ TOOLS: dict[str, tuple[Tool, str]] = {
             ask_and_withdraw,
             change,
             late_change,
+            claim,
             crowded,
             own_error,
             unread,
@@ -263,7 +272,7 @@ def serve() -> None:
         elif method == "tools/list":
             time.sleep(delays.pop() if delays else 0)
             after = int(message.get("params", {}).get("cursor", 0))
-            page = {"tools": list_tools()[after : after + 10]}
+            page = {"tools": list_tools()[after : after + 10], "_meta": claims}
             reply(number, page if after + 10 >= len(TOOLS) else {**page, "nextCursor": str(after + 10)})
         elif method == "tools/call":
             tool, _ = TOOLS[message["params"]["name"]]

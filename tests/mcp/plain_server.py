@@ -66,7 +66,12 @@ def sample(number: object, given: dict[str, Any]) -> object:
 
 
 def elicit(number: object, given: dict[str, Any]) -> object:
-    schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]}
+    schema = {
+        "type": "object",
+        "properties": {"sure": {"type": "boolean"}},
+        "required": ["sure"],
+        **given.get("form", {}),
+    }
     return json.dumps(ask("elicitation/create", {"message": given["text"], "requestedSchema": schema}))
 
 

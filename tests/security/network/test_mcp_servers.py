@@ -200,6 +200,24 @@ def test_a_server_cannot_say_in_the_kernels_name_what_became_of_its_tools(
         assert "plain.claim" in [tool["name"] for tool in listed["tools"]]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"properties": {"sure": {"type": "string", "default": {"a": 1}}}},
+        {"properties": {"sure": {"type": "array", "default": [[]]}}},
+        {"properties": {"sure": {"type": "number", "default": [1]}}},
+    ],
+    ids=["object", "lists", "numbers"],
+)
+def test_a_form_whose_default_is_no_answer_is_refused_and_no_person_asked(
+    kernel: Kernel, operator: AgentOSClient, form: object
+) -> None:
+    with using(kernel, operator, "victim", "plain.*") as agent:
+        answer = text_of(agent.tool_call("plain.elicit", {"text": "sure?", "form": form}, timeout=PATIENCE))
+
+    assert "unavailable: a person can only say yes or no here" in answer
+
+
 def test_no_pattern_of_a_server_is_matched_in_the_kernel(kernel: Kernel, operator: AgentOSClient) -> None:
     with using(kernel, operator, "victim", "plain.*") as agent:
         up(agent.tool_call("plain.slow_pattern"))  # matching it would take years

@@ -28,7 +28,8 @@ IDLE_TIMEOUT = 10.0  # seconds to the next request, or to its last header; longe
 LINGER_TIMEOUT = (
     2.0  # seconds in which further input is read and dropped; otherwise the client may not see the response
 )
-READ_SIZE = 64 << 10
+HEAD_READ_SIZE = 4 << 10  # hypercorn refuses a head of more than 16 KiB unless one read has all of it
+READ_SIZE = 16 << 10  # may be 3000 trailers, which are parsed without a pause
 MAX_MESSAGE = 64 << 10  # bytes of one message on a WebSocket; a larger one closes it
 WEBSOCKET_READ_SIZE = 512  # may be 85 frames, which are handled without a pause
 WEBSOCKET_BUFFER = 256 << 10  # bytes that Linux keeps of what the client doesn't read
@@ -178,10 +179,16 @@ class HTTPConnection:
     def _set_timeout(self, seconds: float) -> None:
         self._read_timeout.deadline = trio.current_time() + seconds
 
+    @property
+    def _read_size(self) -> int:
+        if self._is_websocket:
+            return WEBSOCKET_READ_SIZE
+        return HEAD_READ_SIZE if self in self._idle else READ_SIZE
+
     async def _read(self) -> bytes:
         """The next data; empty if the client has disconnected."""
         try:
-            return bytes(await self._stream.receive_some(WEBSOCKET_READ_SIZE if self._is_websocket else READ_SIZE))
+            return bytes(await self._stream.receive_some(self._read_size))
         except DISCONNECTED:
             return b""
 

@@ -6,6 +6,7 @@ answer, an error of JSON-RPC; the others go on. A stream that breaks isn't resum
 """
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -32,6 +33,7 @@ MAX_MESSAGE_BYTES: Final = 1 << 20
 MAX_OPEN_REQUESTS: Final = 16  # of a server
 MAX_REDIRECTS: Final = 3
 MAX_SESSION_CHARS: Final = 1024  # of a session's id
+SESSION_ID: Final = re.compile(f"[!-~]{{1,{MAX_SESSION_CHARS}}}")  # as MCP has it
 INLINE_BYTES: Final = 4 << 10  # a longer message is parsed in a thread
 NOTIFY_SECONDS: Final = 30.0  # that a server has to accept a message without an answer
 END_SECONDS: Final = 2.0  # that it has to accept the end of a session
@@ -195,9 +197,10 @@ class RemoteTransport:
             self._check_session(response.status)
             raise BadServer(describe_status(response.status))
         if request.method == "initialize":
-            [self._session] = [*response.values("mcp-session-id"), None][:1]
-            if self._session is not None and len(self._session) > MAX_SESSION_CHARS:
-                raise BadServer(f"its session's id has more than {MAX_SESSION_CHARS} characters")
+            [self._session] = [*filter(None, response.values("mcp-session-id")), None][:1]
+            if self._session is not None and not SESSION_ID.fullmatch(self._session):
+                self._session = None
+                raise BadServer(f"its session's id isn't made of 1 to {MAX_SESSION_CHARS} visible ASCII characters")
         if kind == EVENTS:
             events = ServerEvents(response)
             while (message := await self._next_message(events)) is not None:

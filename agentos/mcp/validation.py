@@ -10,10 +10,10 @@ import mcp_types
 from msgspec.structs import replace
 from pydantic import ValidationError
 
-from .connection.messages import Parsed, fail_message
+from .connection.messages import OWN_KEYS, Parsed, fail_message
 from .errors import quote_server
 
-REFUSED: Final = "_agentos_refused"  # a key of a page: why tools are left out, by name
+REFUSED: Final = f"{OWN_KEYS}refused"  # a key of a page's _meta: why tools are left out, by name
 MAX_SCHEMA_DEPTH: Final = 32  # levels of a schema that are looked at
 LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")  # keywords whose value is a list of schemas
 MAPS: Final = ("properties", "patternProperties", "$defs", "definitions")  # … an object of them

@@ -14,6 +14,7 @@ from typing import Any
 numbers = itertools.count(1000)
 log: list[str] = []
 delays: list[float] = []  # of the next lists of tools
+claims: dict[str, Any] = {}  # the _meta of each list of tools
 
 
 def write(message: object) -> None:
@@ -65,7 +66,12 @@ def sample(number: object, given: dict[str, Any]) -> object:
 
 
 def elicit(number: object, given: dict[str, Any]) -> object:
-    schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "required": ["sure"]}
+    schema = {
+        "type": "object",
+        "properties": {"sure": {"type": "boolean"}},
+        "required": ["sure"],
+        **given.get("form", {}),
+    }
     return json.dumps(ask("elicitation/create", {"message": given["text"], "requestedSchema": schema}))
 
 
@@ -127,6 +133,13 @@ def late_change(number: object, given: dict[str, Any]) -> object:
     """As ``change``, and the next list of the tools takes long."""
     delays.append(given["seconds"])
     return change(number, given)
+
+
+def claim(number: object, given: dict[str, Any]) -> object:
+    """The next lists of tools have this ``_meta``."""
+    claims.update(given["meta"])
+    write({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    return "claimed"
 
 
 def crowded(number: object, given: dict[str, Any]) -> object:
@@ -228,6 +241,7 @@ TOOLS: dict[str, tuple[Tool, str]] = {
             ask_and_withdraw,
             change,
             late_change,
+            claim,
             crowded,
             own_error,
             unread,
@@ -263,7 +277,7 @@ def serve() -> None:
         elif method == "tools/list":
             time.sleep(delays.pop() if delays else 0)
             after = int(message.get("params", {}).get("cursor", 0))
-            page = {"tools": list_tools()[after : after + 10]}
+            page = {"tools": list_tools()[after : after + 10], "_meta": claims}
             reply(number, page if after + 10 >= len(TOOLS) else {**page, "nextCursor": str(after + 10)})
         elif method == "tools/call":
             tool, _ = TOOLS[message["params"]["name"]]

@@ -285,6 +285,44 @@ async def test_requests_of_a_server_beyond_the_limit_are_dropped() -> None:
     assert 5 <= len(answered) < 100
 
 
+@pytest.mark.parametrize(
+    ("session", "accepted"),
+    [
+        ("s1", True),
+        ("!" + "~" * 1023, True),
+        ("", True),  # that is none
+        ("s\xe9", False),
+        ("s 1", False),
+        ("s\t1", False),
+        ("s" * 1025, False),
+    ],
+    ids=["short", "long", "empty", "latin-1", "blank", "tab", "too-long"],
+)
+async def test_a_session_whose_id_no_header_can_have_is_refused(session: str, accepted: bool) -> None:
+    async def answer(stream: trio.abc.Stream, asked: Asked) -> None:
+        if (reply := answers(asked)) is None:
+            await stream.send_all(response(b"", 405 if asked.method == "GET" else 202))
+        else:
+            body = json.dumps(reply).encode()
+            await stream.send_all(response(body, 200, Content_Type="application/json", Mcp_Session_Id=session))
+
+    server = HttpServer({"/mcp": answer})
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, partial(server.serve, None), 0, host="127.0.0.1"))
+        server.port = listeners[0].socket.getsockname()[1]
+        if accepted:
+            async with connected(server.url("/mcp"), permit_for(server.port), "legacy") as client:
+                assert (await client.list_tools()).tools == []
+        else:
+            error = await fail_to_connect(server.url("/mcp"), permit_for(server.port), "legacy")
+            assert "its session's id isn't made of 1 to 1024 visible ASCII characters" in error
+        nursery.cancel_scope.cancel()
+
+    assert {asked.header("mcp-session-id") for asked in server.asked} == (
+        {None, session or None} if accepted else {None}
+    )
+
+
 async def test_a_session_that_the_server_has_ended_is_over() -> None:
     from agentos.mcp.remote import RemoteTransport
 

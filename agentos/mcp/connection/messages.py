@@ -27,7 +27,8 @@ MAX_REQUEST_BYTES: Final = 64 << 10  # of a request of a server, and of any resu
 MAX_CONTENT_BYTES: Final = 256 << 10  # of a result, as JSON
 MAX_CONTENTS: Final = 256  # parts of a result
 UNREADABLE: Final = -32700  # JSON-RPC: parse error
-TRUNCATED: Final = "_agentos_truncated"  # a key of a result: that it was cut
+OWN_KEYS: Final = "_agentos_"  # the begin of what this package adds to a result's _meta
+TRUNCATED: Final = f"{OWN_KEYS}truncated"  # that it was cut
 WANTED: Final = frozenset(
     {
         "notifications/tools/list_changed",
@@ -95,6 +96,8 @@ def parse_line(line: bytes, secrets: Iterable[bytes] = ()) -> Parsed | str | Non
     if "method" in message:
         return _sort_out(message, number, len(line))
     result = message.get("result")
+    if isinstance(result, dict) and isinstance(meta := result.get("_meta"), dict):
+        result["_meta"] = {key: value for key, value in meta.items() if not key.startswith(OWN_KEYS)}
     if isinstance(result, dict) and (isinstance(result.get("tools"), list) or isinstance(result.get("content"), list)):
         rest = {key: value for key, value in result.items() if key not in ("tools", "content", "structuredContent")}
         if len(line) > MAX_REQUEST_BYTES and len(msgspec.json.encode(rest)) > MAX_REQUEST_BYTES:

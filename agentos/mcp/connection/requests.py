@@ -109,11 +109,18 @@ def fill_form(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         kind = one.get("type") if isinstance(one, dict) else None
         if kind == "boolean":
             filled[name] = True
-        elif isinstance(one, dict) and one.get("default") is not None:
-            filled[name] = one["default"]
+        elif isinstance(one, dict) and is_answer(default := one.get("default")):
+            filled[name] = default
         elif name in (schema.get("required") or ()):
             raise Unavailable("a person can only say yes or no here: ask for booleans, or give each field a default")
     return filled
+
+
+def is_answer(value: object) -> bool:
+    """Whether MCP allows this value in a filled form."""
+    return isinstance(value, str | int | float) or (
+        isinstance(value, list) and all(isinstance(each, str) for each in value)
+    )
 
 
 def build_elicitation(tool: str, message: str, filled: Mapping[str, Any]) -> Question:

@@ -269,6 +269,7 @@ class Client:
                 drained = 0
                 while drained <= MAX_DRAINED_BYTES and (part := await exchange.next_part()):
                     drained += len(part)
+                    await trio.lowlevel.checkpoint()  # a part may be a chunk of one byte
             keeps_origin = keeps_origin and following.hop.origin == hop.origin
             outgoing, redirects = following, redirects + 1
 

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 from itertools import zip_longest
 
 import trio
+from attrs import define
 from msgspec import Struct
 
 from .addresses import Address
@@ -21,7 +22,8 @@ IS_ANSWER, IS_CUT_OFF, CODE = 0x8000, 0x0200, 0xF
 NO_SUCH_NAME = 3
 ATTEMPT_SECONDS = 1.5  # until a question is sent again
 MAX_DATAGRAM = 4096  # bytes
-MAX_HOPS = 127  # labels and pointers of a name; a message can have 5000 names, decoded without a pause
+MAX_HOPS = 127  # labels and pointers of a name
+MAX_ALL_HOPS = 4096  # of all names of a message, which are decoded without a pause
 HEADER = struct.Struct("!HHHHHH")
 RECORD = struct.Struct("!HHIH")
 
@@ -113,16 +115,17 @@ def decode_answer(message: bytes, question: bytes) -> Answer | None:
 def _decode_records(message: bytes, at: int, count: int, asked: bytes) -> Sequence[Address]:
     """The addresses of the name that was asked about, and of the names that it is an alias of."""
     kind = int.from_bytes(asked[-4:-2], "big")
-    name, _ = _decode_name(asked, 0)
+    names = _Names(message)
+    name, _ = _Names(asked).decode(0)
     aliases: dict[bytes, bytes] = {}
     addresses: dict[bytes, list[Address]] = {}
     for _ in range(count):
-        owner, at = _decode_name(message, at)
+        owner, at = names.decode(at)
         found, class_, _, length = RECORD.unpack_from(message, at)
         at += RECORD.size
         data = message[at : at + length]
         if class_ == IN and found == CNAME:
-            aliases[owner], _ = _decode_name(message, at)
+            aliases[owner], _ = names.decode(at)
         elif class_ == IN and found == kind:
             addresses.setdefault(owner, []).append(IPv4Address(data) if kind == A else IPv6Address(data))
         at += length
@@ -131,22 +134,29 @@ def _decode_records(message: bytes, at: int, count: int, asked: bytes) -> Sequen
     return addresses.get(name, ())
 
 
-def _decode_name(message: bytes, at: int) -> tuple[bytes, int]:
-    """A name in lower case, and where what follows it begins."""
-    labels: list[bytes] = []
-    end, limit = 0, len(message)
-    hops = 0
-    while (length := message[at]) != 0:
-        hops += 1
-        if hops > MAX_HOPS:
-            raise ValueError("a name that is too long")
-        if length >= 0xC0:  # the rest stands further in front
-            end = end or at + 2
-            at = int.from_bytes(message[at : at + 2], "big") & 0x3FFF
-            if at >= limit:
-                raise ValueError("a pointer that doesn't lead back")
-            limit = at
-        else:
-            labels.append(message[at + 1 : at + 1 + length].lower())
-            at += 1 + length
-    return b".".join(labels), end or at + 1
+@define
+class _Names:
+    """Decodes the names of one message. Raises ``ValueError`` for too long ones, and for too many labels in all."""
+
+    _message: bytes
+    _hops: int = 0
+
+    def decode(self, at: int) -> tuple[bytes, int]:
+        """A name in lower case, and where what follows it begins."""
+        message, labels = self._message, list[bytes]()
+        end, limit = 0, len(message)
+        most = min(self._hops + MAX_HOPS, MAX_ALL_HOPS)
+        while (length := message[at]) != 0:
+            self._hops += 1
+            if self._hops > most:
+                raise ValueError("a name that is too long, or too many names")
+            if length >= 0xC0:  # the rest stands further in front
+                end = end or at + 2
+                at = int.from_bytes(message[at : at + 2], "big") & 0x3FFF
+                if at >= limit:
+                    raise ValueError("a pointer that doesn't lead back")
+                limit = at
+            else:
+                labels.append(message[at + 1 : at + 1 + length].lower())
+                at += 1 + length
+        return b".".join(labels), end or at + 1

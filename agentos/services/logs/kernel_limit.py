@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from attrs import define
 
@@ -39,7 +39,10 @@ class Equal:
 
 
 class KernelLimit(logging.Filter):
-    """A filter for all handlers of the kernel's log. They share its decision about each line."""
+    """A filter for all handlers of a process's log, which share its decision about each line.
+
+    As a context manager it is that of the handlers that are there at its start; its end tells of what was withheld.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -49,6 +52,16 @@ class KernelLimit(logging.Filter):
         self._rates: dict[Kind, Rate] = {}
         self._withheld: dict[Kind, tuple[int, str]] = {}  # count, and the last text
         self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> Self:
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.tell()
+        for handler in logging.getLogger().handlers:
+            handler.removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a line is logged."""

@@ -25,18 +25,13 @@ class KernelLog(logging.Handler):
         self._write: Callable[[str], None] = self._early.append
 
     def __enter__(self) -> "KernelLog":
-        root = logging.getLogger()
-        root.addHandler(self)
-        for handler in root.handlers:
-            handler.addFilter(self._limit)
+        logging.getLogger().addHandler(self)
+        self._limit.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._limit.tell()
-        root = logging.getLogger()
-        for handler in root.handlers:
-            handler.removeFilter(self._limit)
-        root.removeHandler(self)
+        self._limit.__exit__(*exc)
+        logging.getLogger().removeHandler(self)
 
     def attach(self, logs: Logs) -> None:
         """Pass on all messages, those from before first. To be called in the event loop."""

@@ -411,6 +411,34 @@ async def test_what_is_no_request_ends_its_own_connection(said: bytes, caplog: p
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
+QUESTION = post().partition(b"\r\n\r\n")[2]
+CHUNK = b"%x\r\n%s\r\n" % (len(QUESTION), QUESTION)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET /v1/models HTTP/1.1\r\nhost: x\r\n" + b"a:b\r\n" * 8000 + b"\r\n",
+        b"GET /v1/models HTTP/1.1\r\nhost: x\r\na: " + b"b" * 50_000 + b"\r\n\r\n",
+        b"GET /v1/models?" + b"a" * 50_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        head("POST", CHAT, **{"transfer-encoding": "chunked"}) + CHUNK + b"0\r\n" + b"a:b\r\n" * 10_000 + b"\r\n",
+    ],
+    ids=["headers", "header", "target", "trailers"],
+)
+async def test_a_head_that_takes_long_to_parse_is_refused_also_if_it_comes_at_once(said: bytes) -> None:
+    async with served() as here:
+        async with await here.connect() as client:
+            await client.send_all(said)
+            assert not (await all_of(client)).startswith(b"HTTP/1.1 200")
+        await answers_others(here)
+
+
+async def test_a_head_of_12_kib_is_read() -> None:
+    async with served() as here, await here.connect() as client:
+        await client.send_all(head("GET", "/v1/models", cookie="c" * (12 << 10), connection="close"))
+        assert (await all_of(client)).startswith(b"HTTP/1.1 200")
+
+
 PIECES = st.sampled_from(
     [
         *(post(), post(stream=True), head("GET", "/v1/models"), b"\r\n", b"\0", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -112,3 +117,45 @@ async def test_a_client_that_begins_all_its_sessions_leaves_the_others_theirs(
 
     assert (refused.status_code, refused.json()["error"]["message"]) == (503, "Too many open sessions")
     await RawClient(other.url, other.sender).begin()
+
+
+UNREADABLE = [  # each makes the SDK log a warning
+    {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": {}}},
+    {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": "x"}},
+]
+
+
+@contextmanager
+def logging_to(log: Path, kernel: Kernel) -> Iterator[None]:
+    """A server in a process of its own, which writes its log to this file."""
+    words = ["--http", "127.0.0.1:0", "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
+    with (
+        log.open("w") as file,
+        subprocess.Popen([sys.executable, "-m", "agentos", "mcp", *words], stderr=file) as server,
+    ):
+        try:
+            yield
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+async def test_no_client_fills_the_log_with_a_line_for_each_request(kernel: Kernel, tmp_path: Path) -> None:
+    headers = {**ACCEPT, "authorization": f"Bearer {make_client(kernel.state_dir, 'noisy', level='unrestricted')}"}
+    log = tmp_path / "log"
+    with logging_to(log, kernel), trio.fail_after(PATIENCE):
+        while (found := re.search(r"serving MCP at (\S+)\n", log.read_text())) is None:
+            await trio.sleep(0.05)
+        async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as sender:
+            client = RawClient(found[1], sender)
+            await client.begin()
+            for message in UNREADABLE:
+                for _ in range(20):
+                    await sender.post(client.url, json=message, headers=client.session)
+            refused = 0
+            while refused < 20:
+                refused += (await sender.post(client.url, json=INITIALIZE)).status_code == 503
+
+    lines = log.read_text().splitlines()
+    for text in ("notifications/cancelled", "notifications/progress", "Refusing to open a new session"):
+        assert 1 < sum(text in line for line in lines) < 10, lines
+    assert sum("lines more like this one" in line for line in lines) == 2  # of two formats

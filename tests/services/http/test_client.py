@@ -95,3 +95,42 @@ async def test_a_redirect_that_is_denied_before_its_first_response_ends_is_not_f
         client.forget(OWNER)
 
     assert not [head for head in server.heads if b"/next" in head]
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of the task that has made it."""
+
+    def __init__(self) -> None:
+        self.task, self.count = trio.lowlevel.current_task(), 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task is self.task
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["302 Found", "307 Temporary", "302 Found\r\nContent-Encoding: gzip"],
+    ids=["redirect", "repeated", "compressed"],
+)
+async def test_a_redirects_body_in_chunks_of_a_byte_holds_up_no_other_task(head: str) -> None:
+    client, chunks, steps = Client(Egress()), 5000, Steps()
+
+    async def answer(stream: trio.SocketStream, asked: bytes) -> None:
+        if b"/next" in asked:
+            await stream.send_all(plain(b""))
+        else:
+            begin = f"HTTP/1.1 {head}\r\nLocation: /next\r\nTransfer-Encoding: chunked\r\n\r\n"
+            await stream.send_all(begin.encode() + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+
+    permit = Permit(allow, follow, lambda to: None)
+    with trio.fail_after(60):
+        async with serving(answer) as server:
+            async with client.request(OWNER, to(server, "/next"), permit):
+                pass  # what has to be loaded is
+            trio.lowlevel.add_instrument(steps)
+            async with client.request(OWNER, to(server, "/"), permit) as response:
+                assert response.status == 200
+            trio.lowlevel.remove_instrument(steps)
+        client.forget(OWNER)
+
+    assert steps.count > chunks  # one for each

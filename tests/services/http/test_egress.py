@@ -137,6 +137,31 @@ def test_a_name_of_many_pointers_is_not_followed() -> None:
         decode_answer(head + records, question)
 
 
+@pytest.mark.parametrize("kind", [1, 5, 16], ids=["addresses", "aliases", "texts"])
+def test_an_answer_of_many_long_names_is_not_decoded(kind: int) -> None:
+    question = encode_question(7, "a.test", 1)
+    name = b"\1a" * 126 + b"\0"
+    records = [b"\xc0\x0c" + struct.pack("!HHIH", 16, 1, 0, len(name)) + name]
+    pointer = struct.pack("!H", 0xC000 | (len(question) + 12))
+    data = {1: b"\x7f\0\0\2", 5: pointer, 16: b""}[kind]
+    records += [pointer + struct.pack("!HHIH", kind, 1, 0, len(data)) + data] * 4000
+    head = struct.pack("!HHHHHH", 7, 0x8180, 1, len(records), 0, 0) + question[12:]
+
+    with pytest.raises(DnsError, match="malformed"):  # to decode it takes a second
+        decode_answer(head + b"".join(records), question)
+
+
+def test_an_answer_of_many_addresses_is_decoded() -> None:
+    question = encode_question(7, "a.test", 1)
+    record = b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, 0, 4) + b"\x7f\0\0\2"
+    head = struct.pack("!HHHHHH", 7, 0x8180, 1, 1000, 0, 0) + question[12:]
+
+    answer = decode_answer(head + record * 1000, question)
+
+    assert answer is not None
+    assert len(answer.addresses) == 1000
+
+
 async def test_an_answer_that_is_cut_off_is_asked_for_over_tcp() -> None:
     judge = Judge({"127.0.0.2"})
     dns = DnsServer({"large.test": ["127.0.0.2"]}, cut_off={"large.test"})

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from attrs import frozen
 
+from agentos.services.logs.kernel_limit import KernelLimit
 from agentos.userland.cli.common import Failed, printable, wrap_error
 from agentos_sdk.project import describe_missing_kernel
 
@@ -40,10 +41,11 @@ def serve(given: ServeOptions) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="agentos: %(message)s")
     place = find_place(given.state_dir)
     path = find_kernel_socket(given.socket, place, given.state_dir is not None)
-    if given.client is not None:
-        run(given, place, path, serve_client(given.client, place, path))
-    else:
-        run(given, place, path, serve_http(given, place, path))
+    with KernelLimit():  # clients cause lines
+        if given.client is not None:
+            run(given, place, path, serve_client(given.client, place, path))
+        else:
+            run(given, place, path, serve_http(given, place, path))
 
 
 def check_options(given: ServeOptions) -> None:

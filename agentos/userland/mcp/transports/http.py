@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,6 +35,7 @@ MAX_SESSIONS = 64  # of one client, of MCP's era with sessions
 MAX_OPEN_REQUESTS = 64  # of one client
 MAX_BRACKETS = 100_000  # "[" and "{" in a body: to parse more holds up all clients, for 4 MiB of them 1 s
 SESSION = b"mcp-session-id"  # a header of MCP's era with sessions, but for a session's first request
+BODY_TIMEOUT = 60.0  # seconds in which the body of a request has to arrive
 SEND_TIMEOUT = 60.0  # seconds in which a client has to take what is sent
 BACKLOG = 128
 NO_CHECKS = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # Guard has checked Host and Origin
@@ -106,6 +108,8 @@ class ClientApp:
             message = await receive()
             gone = message["type"] == "http.disconnect"
             body = message.get("body", b"")
+            if gone or not message.get("more_body", False):
+                request.deadline = math.inf
             if in_session:
                 received += body
             brackets += body.count(b"[") + body.count(b"{")
@@ -119,7 +123,7 @@ class ClientApp:
             await send(message)
             answered = message["type"] == "http.response.body" and not message.get("more_body", False)
 
-        with trio.CancelScope() as request:
+        with trio.move_on_after(BODY_TIMEOUT if scope["method"] == "POST" else math.inf) as request:
             self._open.add(request)
             try:
                 await self.app(scope, receive_counted, send_noted)
@@ -127,10 +131,13 @@ class ClientApp:
                 self._open.discard(request)
         if in_session and gone and not answered:
             await self._withdraw(scope, bytes(received))
+        closing = {"connection": "close"}  # the rest of the body is never read
         if brackets > MAX_BRACKETS:
             why = f"the body has more than {MAX_BRACKETS:,} opening brackets and braces\n"
-            closing = {"connection": "close"}  # the rest of the body is never read
             await PlainTextResponse(why, 413, closing)(scope, receive, send)
+        elif request.cancelled_caught and request.deadline <= trio.current_time():
+            why = f"the body did not arrive within {BODY_TIMEOUT:g} s\n"
+            await PlainTextResponse(why, 408, closing)(scope, receive, send)
 
     async def _withdraw(self, scope: Scope, body: bytes) -> None:
         """Cancel the request of a client that has disconnected: nothing keeps an answer for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,46 @@ async def test_a_large_body_is_refused(url: str, tmp_path: Path) -> None:
         answer = await sender.post(url, content=b" " * (5 << 20), headers=headers)
 
     assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("head", "pieces"),
+    [
+        ("POST /mcp HTTP/1.1\r\ncontent-length: 100", b""),
+        ("POST /mcp HTTP/1.1\r\ncontent-length: 1000000", b"{ "),
+        ("POST /mcp HTTP/1.1\r\ntransfer-encoding: chunked", b"1\r\n{\r\n"),
+    ],
+    ids=["none", "slow", "chunked"],
+)
+async def test_a_body_that_does_not_arrive_in_time_gives_its_place_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, pieces: bytes
+) -> None:
+    from agentos.userland.mcp.transports import http
+
+    monkeypatch.setattr(http, "BODY_TIMEOUT", 0.5)
+    token, answer = make_client(tmp_path, "n8n"), b""
+    kind = "accept: application/json, text/event-stream\r\ncontent-type: application/json"
+    async with serving_http(str(tmp_path / "no-kernel"), tmp_path) as url:
+        with trio.fail_after(PATIENCE):
+            stream = await trio.open_tcp_stream("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+            async with trio.open_nursery() as nursery, stream:
+                begin = f"{head}\r\nhost: localhost\r\n{kind}\r\nauthorization: {bearer(token)}\r\n\r\n"
+                await stream.send_all(begin.encode())
+
+                async def send_slowly() -> None:
+                    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                        while True:
+                            await stream.send_all(pieces)
+                            await trio.sleep(0.05)
+
+                nursery.start_soon(send_slowly)
+                with suppress(trio.BrokenResourceError):  # it has closed while pieces were on their way
+                    while data := await stream.receive_some():
+                        answer += data
+                nursery.cancel_scope.cancel()
+
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"the body did not arrive within 0.5 s" in answer
 
 
 async def test_garbage_ends_its_own_connection_alone(url: str, tmp_path: Path) -> None:

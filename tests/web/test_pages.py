@@ -1,6 +1,7 @@
 """The dashboard's pages in a real browser."""
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
+from tests.system.agents import info
 from tests.web.chromium import Open, find_chromium, log_in, pages, renew, violations
 
 PAGES = ("overview", "agents", "tree", "trace", "recordings", "model", "approvals", "events", "logs", "audit", "system")
@@ -42,6 +44,10 @@ command = ["sleep", "1000"]
 """
 WIDTH_IN_NEXT_FRAME = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(
   () => done(document.documentElement.scrollWidth))))"""
+
+
+LAST_ESCALATION = """() => load("core/feed.js").then(
+  (feed) => Math.max(0, ...feed.events.peek().filter((one) => one.type === "AGENT_ESCALATED").map((one) => one.at)))"""
 
 
 @pytest.fixture(scope="module")
@@ -232,9 +238,12 @@ def test_the_columns_of_the_tree_have_headings_above_them(open_page: Open) -> No
 
 def test_a_supervisor_that_gave_up_has_a_chip_until_it_was_looked_at(open_page: Open, kernel: Kernel) -> None:
     page = open_page("tree")
-
     with kernel.client() as client:
+        until(lambda: info(client, "hopeless")["state"] == "failed", "it has given up")
+        now = time.time()
         client.start("hopeless")
+    until(lambda: page.evaluate(LAST_ESCALATION) > now, "it has given up once more")
+
     row = page.get_by_role("treeitem", name="hopeless")
     row.get_by_text("escalated").wait_for()
     row.click()

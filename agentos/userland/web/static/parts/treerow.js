@@ -30,9 +30,11 @@ export function escalations() {
   return { given, path };
 }
 
-/** The chip of this line was seen. @param {Row|undefined} event */
+/** The chip of this line was seen, with all that its supervisor had given up before. @param {Row|undefined} event */
 export function notice(event) {
-  if (event) noticed.set(new Set([...noticed.peek(), `${event.boot}.${event.seq}`]));
+  if (!event) return;
+  const seen = events.peek().filter((one) => one.type === event.type && one.data.supervisor === event.data.supervisor);
+  noticed.set(new Set([...noticed.peek(), ...seen.map((one) => `${one.boot}.${one.seq}`)]));
 }
 
 /** @param {Row|undefined} event */

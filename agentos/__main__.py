@@ -17,6 +17,7 @@ def main() -> None:
     except KeyboardInterrupt:  # while modules are imported
         sys.exit(128 + signal.SIGINT)
     except OSError as error:  # of a file, which it names, or of our output, whose disk may be full
+        drop_unwritable()
         sys.exit(f"agentos: {error if error.filename else f'the output: {error.strerror or error}'}")
 
 
@@ -33,6 +34,14 @@ def open_closed_streams() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
         setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115 - for as long as we run
+
+
+def drop_unwritable() -> None:
+    """Drop output that can't be written: at its end Python would try once more, and change our exit status to 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -277,6 +277,7 @@ def test_a_full_disk_under_the_output_is_not_blamed_on_the_log(state: Path, comm
     where = [] if command == ["--help"] else ["--state-dir", str(state)]
     with open("/dev/full", "w") as full:
         words = [sys.executable, "-m", "agentos", *command, *where]
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = subprocess.run(words, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True)
 
     assert (done.returncode, done.stderr) == (1, "agentos: the output: No space left on device\n")

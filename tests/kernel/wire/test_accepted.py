@@ -1,8 +1,9 @@
 """Accepted connections that wait for admission: each takes a file descriptor of the kernel, whatever is answered."""
 
 import contextlib
+import resource
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +15,15 @@ from agentos.kernel.caller import MAX_CONNECTIONS, Caller
 from agentos.kernel.wire.listener import MAX_ADMITTING, OPERATOR_RESERVE, ConnectionLimit, Listener, Peer, listen
 from agentos.kernel.wire.poller import Poller
 from tests.sdk.impostors import short_directory
+
+
+@pytest.fixture(autouse=True, scope="module")
+def descriptors() -> Iterator[None]:
+    """As many as this process may have, as the kernel takes: a shell's limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def admit_none(peer: Peer) -> Caller:

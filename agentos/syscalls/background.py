@@ -7,7 +7,7 @@ from agentos_sdk.calls.background import AsyncPoll
 from agentos_sdk.encoding import codec
 from agentos_sdk.opcodes import Op
 
-from .json_text import json_pieces
+from .json_text import encode_json
 
 
 def syscalls(background: Background) -> tuple[Syscall, ...]:
@@ -28,5 +28,5 @@ async def encode_result(answered: BackgroundCall) -> bytes:
         codec.encode(answered.id),
         answered.op,
         codec.encode(answered.op.name),
-        b"".join(await json_pieces(answered.reply, "replace")),
+        await encode_json(answered.reply),
     )

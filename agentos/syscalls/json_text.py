@@ -13,6 +13,11 @@ PIECE_CHARS = 256 << 10  # characters of base64 decoded at a time, so that other
 CHUNK_BYTES = 48 << 10  # bytes encoded at a time, in about 0.2 ms; a multiple of 3 for base64
 
 
+async def encode_json(data: bytes | bytearray) -> bytes:
+    """Encode text as the contents of a JSON string; invalid UTF-8 is replaced."""
+    return b"".join(await json_pieces(data, "replace"))
+
+
 async def json_pieces(data: bytes | bytearray, errors: str, whole: bool = True, most: float = math.inf) -> list[bytes]:
     """Encode text as contents of a JSON string, in pieces; ``errors`` is the codec's error mode.
 

@@ -40,7 +40,7 @@ from agentos.sandbox.policy import Program
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading
 from agentos.shell.variables import names_not_plain, names_read_by_bash
-from agentos.syscalls.json_text import json_pieces
+from agentos.syscalls.json_text import encode_json
 from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest
@@ -247,8 +247,8 @@ async def encode_result(done: CommandResult, out: Stream, err: Stream) -> bytes:
     """
     status = done.status
     return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
-        b"".join(await json_pieces(out.kept, "replace")),
-        b"".join(await json_pieces(err.kept, "replace")),
+        await encode_json(out.kept),
+        await encode_json(err.kept),
         status.code if status.code is not None else 128 + (status.signal or 0),
         codec.encode(done.timed_out),
         codec.encode(out.truncated or err.truncated),

@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 # What ruff's ASYNC rules lack: a Cancelled that is swallowed, an await in a finally that cancellation interrupts, ...
-ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120
-# Each of them needs one of these words; to read a file takes 0.3 s.
-ASYNC_WORDS := async|await|trio|anyio|BaseException|Cancelled|except:
+ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120
+# Each of them needs async, await or a scope, and one of these words; to read a file takes 0.3 s.
+ASYNC_WORDS := open_nursery|CancelScope|move_on_|fail_a|finally:|^ *except|Cancelled|^ *from (trio|anyio)
 RUN_READY := $(VENV)/run-ready
 TSC := $(VENV)/node/node_modules/.bin/tsc
 # Six workers on two cores, as a test with a kernel waits for half of its time (four leave the cores idle for a fifth of it, six
@@ -129,7 +129,7 @@ check: $(READY)
 	  `if command -v npm >/dev/null; then echo check-pages; else echo no-npm; fi`
 
 check-async: $(READY)
-	$(BIN)/flake8-async --enable $(ASYNC_RULES) `git grep -lE '$(ASYNC_WORDS)' 'agentos/*.py' 'supervisors/*.py' 'sdk/*.py' ':!agentos/sandbox/inside' ':!sdk/agentos_attacks/inside'`
+	$(BIN)/flake8-async --enable $(ASYNC_RULES) `git grep -lE --all-match -e '$(ASYNC_WORDS)' -e 'async |await |CancelScope' 'agentos/*.py' 'supervisors/*.py' 'sdk/*.py' ':!agentos/sandbox/inside' ':!sdk/agentos_attacks/inside'`
 
 check-types: $(READY)
 	$(BIN)/mypy
@@ -216,7 +216,7 @@ $(MCP_CLIENTS): pyproject.toml | $(RUN_READY)
 	@touch $@
 
 agents: $(READY) $(CODING) $(MCP_CLIENTS)
-	AGENTOS_TABLE=write $(BIN)/python -m pytest tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py tests/frameworks/test_mcp_servers.py \
+	AGENTOS_TABLE=write $(PROOF) tests/frameworks/test_coding_agents.py tests/frameworks/test_steered_agents.py tests/frameworks/test_mcp_servers.py \
 	  tests/userland/mcp/test_foreign_clients.py
 
 compare: $(READY) $(COMPARED)

@@ -14,6 +14,7 @@ from attrs import frozen
 from tests.frameworks.programs import report_of
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, shared
+from tests.support.runs.rounds import some
 from tests.support.servers.http_server import HttpServer, http_server, response
 from tests.support.servers.mcp_servers import text_of
 from tests.system.agents import up
@@ -39,6 +40,12 @@ class Server:
 
 
 SERVERS = {
+    "files": Server(
+        "npx -y @modelcontextprotocol/server-filesystem /workspace",
+        ("read_text_file", {"path": "/workspace/tides.txt"}, "noon"),
+        ("read_text_file", {"path": "/etc/passwd"}, "Access denied - path outside allowed directories"),
+        ["--workspace={work}"],
+    ),
     "fetch": Server(
         "uvx mcp-server-fetch --allow-private-ips",
         ("fetch", {"url": "http://127.0.0.1:{port}/tides"}, "High water is at noon."),
@@ -72,12 +79,6 @@ SERVERS = {
         ),
         ("get_current_time", {"timezone": "Mars/Base"}, "No time zone found with key Mars/Base"),
     ),
-    "files": Server(
-        "npx -y @modelcontextprotocol/server-filesystem /workspace",
-        ("read_text_file", {"path": "/workspace/tides.txt"}, "noon"),
-        ("read_text_file", {"path": "/etc/passwd"}, "Access denied - path outside allowed directories"),
-        ["--workspace={work}"],
-    ),
 }
 
 
@@ -106,7 +107,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", some(SERVERS, 1))
 def test_an_agent_calls_a_tool_of_an_added_server_and_is_told_its_errors(
     kernel: Kernel, site: HttpServer, work: Path, name: str
 ) -> None:

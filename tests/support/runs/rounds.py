@@ -1,9 +1,15 @@
 """How often a test tries: profile ``ci`` of Hypothesis repeats itself exactly, ``night`` is random and tries more."""
 
+from collections.abc import Iterable
+from itertools import islice
+from typing import TypeVar
+
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 NIGHT = 10  # times as many rounds
+
+T = TypeVar("T")
 
 
 def register_profiles() -> None:
@@ -31,4 +37,13 @@ def fix_examples() -> None:
 
 def rounds(count: int) -> int:
     """``count``, or many times that at night."""
-    return count * NIGHT if settings.get_current_profile_name() == "night" else count
+    return count * NIGHT if is_night() else count
+
+
+def some(rows: Iterable[T], count: int) -> list[T]:
+    """The first ``count`` of rows that cost seconds each and take the same ways through our code; all at night."""
+    return list(rows) if is_night() else list(islice(rows, count))
+
+
+def is_night() -> bool:
+    return settings.get_current_profile_name() == "night"

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.runs.rounds import is_night
+
 
 def draw() -> list[int]:
     seen: list[int] = []
@@ -21,7 +23,7 @@ def draw() -> list[int]:
     return seen
 
 
-@pytest.mark.skipif(settings.get_current_profile_name() == "night", reason="at night examples are random")
+@pytest.mark.skipif(is_night(), reason="at night examples are random")
 def test_examples_do_not_depend_on_what_was_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = draw()
     (tmp_path / "numbers.py").write_text(f"NUMBERS = {[1_000_003 * number for number in range(1, 1000)]}\n")

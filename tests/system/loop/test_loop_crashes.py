@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.loop.engine.steps import IN_DOUBT
 from tests.support.kernel import Kernel, until
+from tests.support.runs.rounds import is_night
 from tests.support.servers.http_server import HttpServer, http_server
 from tests.support.servers.mcp_servers import PLAIN, allow_tools
 from tests.system.agents import up, write
@@ -82,7 +82,7 @@ FEW = [
 
 
 def cases() -> list[tuple[str, tuple[str, str]]]:
-    every = settings.get_current_profile_name() == "night"
+    every = is_night()
     return list(product(ARGUMENTS, POINTS)) if every else FEW
 
 

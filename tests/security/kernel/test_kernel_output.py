@@ -13,6 +13,8 @@ from tests.support.kernel import Kernel, environment, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import has_full_log, lines, write
 
+pytestmark = pytest.mark.usefixtures("any_user")
+
 # A title, a cleared screen, colours, an 8-bit CSI, text from right to left, a bell, a line that overwrites itself.
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b31m \u202egnp.exe \x08\x08\rroot"
 OBEYED = set("\x1b\x07\x08\r\x9b\u202e\x00")

@@ -11,6 +11,8 @@ from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
 from tests.support.wire import CANCEL, EXEC, LIST, NOOP, READ, RECV, SEND, WRITE, Wire
 
+pytestmark = pytest.mark.usefixtures("any_user")
+
 CALLERS = 50
 COMMANDS = 8  # as many as one caller may have under way
 LARGE = "all work and no play\n" * 50_000  # a MiB

@@ -20,6 +20,8 @@ from tests.support.wire import PATIENCE
 from tests.userland.mcp.transports.http_serving import make_client, serving_http
 from tests.userland.mcp.transports.test_http_guard import ACCEPT, INITIALIZE
 
+pytestmark = pytest.mark.usefixtures("any_user")
+
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 

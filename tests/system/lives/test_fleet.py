@@ -41,7 +41,7 @@ threading.Thread(target=write).start()
 call()
 """
 SOUND = ("one", "two", "three")
-ROUNDS = 20
+ROUNDS = 5
 
 
 def count_up(client: AgentOSClient, name: str, number: int) -> int:
@@ -64,7 +64,7 @@ def test_three_sound_agents_do_not_notice_five_that_misbehave(own_kernel: OwnKer
     kernel = own_kernel(
         "".join(agent(name, "serves", 'ready = "hello"') for name in SOUND)
         + child("absent", '["python3", "nope.py"]', "max_restarts = 1", "backoff = { max = 0.2 }")
-        + agent("crasher", "crashes", 'max_restarts = "unlimited"', "backoff = { min = 0.2, max = 1 }")
+        + agent("crasher", "crashes", 'max_restarts = "unlimited"', "backoff = { min = 0.1, max = 0.1 }")
         + agent("hanger", "hangs", 'watchdog = "2s"', "max_restarts = 1", "backoff = { max = 0.2 }")
         + agent("leaker", "leaks", 'limits = { memory = "64M" }', "max_restarts = 2", "backoff = { max = 0.2 }")
         + agent("flooder", "floods")

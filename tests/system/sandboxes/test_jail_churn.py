@@ -17,7 +17,7 @@ from tests.system.jails import groups_left, loops_in
 from tests.system.lives.test_death import children_of
 
 SPAWN = 0x10
-BATCH, BATCHES = 50, rounds(3)  # 150 jails after the first 50
+BATCH, BATCHES = 20, rounds(5)  # 100 jails after the first 20, and 1,000 at night
 ARRIVES = "from agentos_sdk import AgentOSClient\nwith AgentOSClient() as me:\n    me.recv_messages(timeout=1000)\n"
 
 

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import os
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import ConnectionFailed
 from tests.conftest import OwnKernel
 from tests.services.audit.audited import found, sound
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, killing_new_agents, running, until
 from tests.support.mounts import small_disk
 from tests.support.wire import PATIENCE
@@ -178,11 +177,9 @@ def test_no_text_makes_a_second_entry_or_commands_a_terminal(kernel: Kernel, cli
     assert intent.about.isprintable()
     assert outcome.about.isprintable()
     assert rows(kernel, name="writer") == [intent, outcome]
-    shown = subprocess.run(
-        [sys.executable, "-m", "agentos", "audit", "--state-dir", str(kernel.state_dir)],
-        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.getcwd()},
-    ).stdout  # fmt: skip
-    assert all(line.isprintable() for line in shown.splitlines())
+    shown = run_agentos(["audit", "--state-dir", str(kernel.state_dir)], kernel.place, os.environ)
+    assert shown.returncode == 0, shown.stderr
+    assert all(line.isprintable() for line in shown.stdout.splitlines())
 
 
 @pytest.mark.usefixtures("any_user")

@@ -62,7 +62,7 @@ def test_hundreds_of_jails_leave_nothing(own_kernel: OwnKernel) -> None:
     wires = [kernel.connect(60) for _ in range(BATCH)]
     churn(kernel, wires, script)  # what is made once is there now
     until(lambda: not children_of(kernel.pid)[1:], "all have ended")  # but the zygote
-    until(lambda: kernel.answers() and kernel.open_files < 2 * BATCH, "what is garbage is collected")
+    until(lambda: kernel.answers() and kernel.open_files < BATCH + 50, "what is garbage is collected")
     had, rss = belongings(kernel), kernel.rss
 
     for _ in range(BATCHES):

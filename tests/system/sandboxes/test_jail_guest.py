@@ -40,7 +40,6 @@ with once:
 sys.exit(code)
 """
 FOR_BOTH = (
-    "sandboxes/test_jail_endings.py::test_a_memory_hog_is_killed_and_told_at_which_limit",
     "sandboxes/test_jail_kills.py::test_a_killed_kernel_leaves_nothing_at_all",
     "sandboxes/test_jail_guest.py::test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf",
 )
@@ -56,6 +55,7 @@ AS_ROOT = (
     "events/test_metrics.py::test_the_figures_are_those_of_the_control_group_s_files_and_of_proc",
     "sandboxes/test_jail_children.py::test_a_childs_memory_counts_as_its_parents",
     "sandboxes/test_jail_children.py::test_a_parents_processes_bound_those_of_its_children",
+    "sandboxes/test_jail_endings.py::test_a_memory_hog_is_killed_and_told_at_which_limit",
     "sandboxes/test_jail_endings.py::test_an_agent_of_which_one_process_was_killed_for_memory_ends_as_a_whole",
     "sandboxes/test_jail_endings.py::test_refused_forks_are_told_with_the_limit",
     "sandboxes/test_jail_endings.py::test_a_throttled_agent_is_told_how_much_of_its_time",

@@ -32,8 +32,6 @@ AHEAD = [
         "one_with_a_filtered_network_is_built_ahead_with_its_route[strict]",
         "a_command_enters_a_jail_by_a_process_that_was_cloned_ahead",
         "pid_1_has_the_walls_of_the_program[strict-ahead]",
-        "one_that_is_killed_when_it_has_been_taken_is_replaced",
-        "when_the_zygote_has_died_meanwhile_a_program_runs_and_nothing_is_left",
         "closing_the_spawner_ends_it",
         "a_program_is_in_its_groups_with_its_pid_1",
     )

@@ -9,6 +9,7 @@ import pytest
 from agentos.services.mail.mailbox import MAX_MESSAGES
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
+    EXEC,
     EXIT,
     GET_PERMS,
     HELLO,
@@ -24,7 +25,6 @@ from tests.support.wire import (
     SEND,
     SET_PERMS,
     SPAWN,
-    WRITE,
     Wire,
     frame,
 )
@@ -169,7 +169,7 @@ def test_a_script_that_becomes_a_link_while_its_spawn_waits_for_the_audit_log_is
     wire.hello()
 
     use_up_burst(wire, str(pub / "f"))
-    wire.write(b"".join(frame(WRITE, {"path": str(pub / "f"), "content": ""}, n) for n in range(1, 201)))
+    wire.write(b"".join(frame(EXEC, {"command": ["true"]}, n) for n in range(1, 201)))
     for number, script in scripts.items():
         wire.send(SPAWN, {"name": script.stem, "script": str(script)}, number)
     early = wire.replies(20)

@@ -17,6 +17,11 @@ GUESTS = {"guest-root": settings.Guest(), "guest-user": settings.Guest(user=True
 SETTINGS = ("here", "guest-root", "guest-user")  # here: whoever runs the tests, with the groups that this host has
 
 
+@pytest.fixture(scope="session")
+def any_user() -> None:
+    """For an attack that meets the same code whichever user the kernel has: it isn't repeated as an ordinary user."""
+
+
 @frozen
 class Attacked:
     """What came of the attacks in one setting."""

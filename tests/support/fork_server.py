@@ -1,10 +1,10 @@
 """A process that has imported AgentOS and forks kernels and commands: three quarters of their start are imports.
 
-A forked one is ``agentos`` with its own arguments, environment, directory, session and standard streams. It differs
-from one that was executed in /proc/PID/cmdline and /proc/PID/environ, which are the server's, and frees no objects at
-its end, as that would copy the server's memory. The server has one
-thread, so a kernel is bound to the server's life by its parent-death signal, and the server ends when the tests' end of
-its socket is closed: no kernel outlives the tests, even if they are killed.
+A forked one is ``agentos``, or after ``-c`` a program's text, with its own arguments, environment, directory, session
+and standard streams. It differs from one that was executed in /proc/PID/cmdline and /proc/PID/environ, which are the
+server's, and frees no objects at its end, as that would copy the server's memory. The server has one thread, so a
+kernel is bound to the server's life by its parent-death signal, and the server ends when the tests' end of its socket
+is closed: no kernel outlives the tests, even if they are killed.
 
 One message a request: JSON (argv, cwd, env, group, crippled) with four descriptors, the standard streams and a pipe to
 which the server writes the exit status; the answer is the pid, with a pidfd.
@@ -57,7 +57,8 @@ WANTED = {
     "openai_endpoint = true": "agentos.gateways.endpoint",
     "[metrics]": "agentos.telemetry.metrics_endpoint",
 }
-COMMANDS = Path(__file__).parents[2] / "agentos" / "userland" / "cli"  # each imports what it needs when it is called
+# Each imports what it needs when it is called; the first that isn't "run" pays for the others.
+COMMANDS = Path(__file__).parents[2] / "agentos" / "userland" / "cli"
 # What a new interpreter would read at its start has no effect on a forked one.
 START_VARIABLES = ("PYTHON", "LANG", "LC_", "MALLOC_", "LD_", "COVERAGE_")
 
@@ -158,7 +159,10 @@ class ForkServer:
         timeout: float,
         crippled: Sequence[str] = (),
     ) -> "subprocess.CompletedProcess[bytes]":
-        """Run a command as ``subprocess.run`` does, with ``given`` on its standard input; None: /dev/null."""
+        """Run ``agentos``, or after ``-c`` a program's text, as ``subprocess.run`` does.
+
+        ``given`` is on its standard input; None: /dev/null.
+        """
         with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
             theirs, ours = zip(os.pipe(), *(os.pipe()[::-1] for _ in range(2)), strict=True)
             files = [stack.enter_context(open(fd, mode)) for fd, mode in zip(ours, ("wb", "rb", "rb"), strict=True)]
@@ -251,6 +255,8 @@ class Server:
                 asked = json.loads(request)
                 if not asked["crippled"]:
                     import_wanted(asked["cwd"])
+                if asked["argv"][:1] not in (["run"], ["-c"]):
+                    import_commands()
                 # An interpreter forgets what it was sent before it knows that it is the child: until then signals wait.
                 signal.pthread_sigmask(signal.SIG_BLOCK, ASKED_TO_END)
                 pid = os.fork()
@@ -299,6 +305,14 @@ def import_wanted(place: str) -> None:
         for name in missing:
             importlib.import_module(name)
         gc.freeze()
+
+
+@functools.cache
+def import_commands() -> None:
+    """Import all modules of the command line."""
+    for file in sorted(COMMANDS.rglob("[a-z]*.py")):
+        importlib.import_module(module_name(file))
+    gc.freeze()
 
 
 def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> None:
@@ -354,16 +368,20 @@ def leave(status: int) -> None:
 
 def main() -> None:
     gc.disable()
-    for name in (*PRELOADED, *map(module_name, sorted(COMMANDS.rglob("[a-z]*.py")))):
+    for name in PRELOADED:
         importlib.import_module(name)
     gc.freeze()
     gc.enable()
     argv = Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     module = sys.modules["agentos.__main__"]
-    sys.argv = [str(module.__file__), *argv]
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED_TO_END)
-        module.main()
+        if argv[0] == "-c":
+            sys.argv = ["-c", *argv[2:]]
+            exec(argv[1], {"__name__": "__main__"})
+        else:
+            sys.argv = [str(module.__file__), *argv]
+            module.main()
     except KeyboardInterrupt:
         leave(128 + signal.SIGINT)
     except SystemExit as end:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.conftest import Connect
 from tests.support.kernel import Kernel
+from tests.support.runs.rounds import rounds
 from tests.support.wire import (
     CANCEL,
     CHUNK,
@@ -242,6 +243,6 @@ def test_a_request_id_may_be_used_again_as_soon_as_its_reply_is_there(kernel: Ke
     agent = kernel.spawn("writer")
     with kernel.connect_as(agent) as two:
         two.hello()
-        for _ in range(80):  # a reply arrives before its task in the kernel has ended, sometimes by far
+        for _ in range(rounds(10)):  # a reply arrives before its task in the kernel has ended, sometimes by far
             two.write(b"".join(frame(READ, {"path": "/workspace/none"}, number) for number in range(1, 101)))
             assert {reply.json["code"] for reply in two.replies(100)} == {"not_found"}

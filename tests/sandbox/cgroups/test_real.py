@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from agentos.sandbox.cgroups import files, v1
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, remove_stale_cgroups
 from agentos.sandbox.cgroups.values import CgroupError, Limits
+from tests.support import fork_server
 from tests.support.kernel import until
 from tests.support.runs.rounds import rounds
 from tests.support.wire import PATIENCE
-from tests.tools import crippled
 
 MIB = 1 << 20
 HOG = "kept = []\nwhile True: kept.append(b'x' * (1 << 20))"
@@ -519,6 +519,8 @@ def test_a_process_that_may_not_be_killed_is_named(tmp_path: Path) -> None:
             pid = other.pid
         (tmp_path / "cgroup.procs").write_text(f"{pid}\n")
 
-        swept = crippled.run(command=[sys.executable, "-c", SWEEP, str(tmp_path)])  # root, but not the host's
+        argv, options = ["-c", SWEEP, str(tmp_path)], ["--no-new-privileges"]  # root, but not the host's
+        swept = fork_server.shared().run(argv, str(tmp_path), os.environ, None, PATIENCE, crippled=options)
 
-    assert swept.stdout == f"{tmp_path}: process {pid} can't be killed: Operation not permitted\n", swept.stderr
+    said = f"{tmp_path}: process {pid} can't be killed: Operation not permitted\n"
+    assert swept.stdout.decode() == said, swept.stderr

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import os
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import ConnectionFailed
 from tests.conftest import OwnKernel
 from tests.services.audit.audited import found, sound
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, killing_new_agents, running, until
 from tests.support.mounts import small_disk
 from tests.support.wire import PATIENCE
@@ -64,6 +63,7 @@ def test_what_is_refused_is_written_down_with_the_rule(kernel: Kernel, client: A
     assert "shadow" in row.about
 
 
+@pytest.mark.usefixtures("any_user")
 @pytest.mark.parametrize("call", ["write_file", "exec", "spawn"])
 def test_no_act_takes_place_that_was_not_announced(kernel: Kernel, client: AgentOSClient, call: str) -> None:
     agent = relay(kernel, client, f"acts-{call}")
@@ -80,6 +80,7 @@ def test_no_act_takes_place_that_was_not_announced(kernel: Kernel, client: Agent
     assert (outcome.phase, outcome.outcome, outcome.intent) == ("outcome", "ok", intent.seq)
 
 
+@pytest.mark.usefixtures("any_user")
 def test_with_all_logging_switched_off_refusals_acts_and_the_switch_itself_are_still_logged(
     kernel: Kernel, client: AgentOSClient
 ) -> None:
@@ -106,6 +107,7 @@ def test_with_all_logging_switched_off_refusals_acts_and_the_switch_itself_are_s
 # -- Empty it, forge it ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("any_user")
 @pytest.mark.parametrize("call", ["get_audit_log", "set_audit_config"])
 def test_an_agent_can_neither_read_the_log_nor_set_what_is_in_it(
     kernel: Kernel, client: AgentOSClient, call: str
@@ -118,6 +120,7 @@ def test_an_agent_can_neither_read_the_log_nor_set_what_is_in_it(
     assert written(kernel, 1, name=f"curious-{call}")[0].decision == "deny"
 
 
+@pytest.mark.usefixtures("any_user")
 def test_an_agent_that_was_allowed_to_reads_all_of_it(kernel: Kernel, client: AgentOSClient) -> None:
     agent = relay(kernel, client, "auditor", permissions={"level": "sandboxed", "allow": {"calls": ["GET_AUDIT_LOG"]}})
 
@@ -163,6 +166,7 @@ def test_no_call_of_any_caller_reaches_the_audit_logs_files(own_kernel: OwnKerne
     assert sound(log_of(kernel))
 
 
+@pytest.mark.usefixtures("any_user")
 def test_no_text_makes_a_second_entry_or_commands_a_terminal(kernel: Kernel, client: AgentOSClient) -> None:
     agent = relay(kernel, client, "writer")
     evil = ["echo", "\n9999 kernel KERNEL_STOP ok\n\x1b[2J\x1b]0;owned\x07\u202e"]
@@ -173,13 +177,12 @@ def test_no_text_makes_a_second_entry_or_commands_a_terminal(kernel: Kernel, cli
     assert intent.about.isprintable()
     assert outcome.about.isprintable()
     assert rows(kernel, name="writer") == [intent, outcome]
-    shown = subprocess.run(
-        [sys.executable, "-m", "agentos", "audit", "--state-dir", str(kernel.state_dir)],
-        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": os.getcwd()},
-    ).stdout  # fmt: skip
-    assert all(line.isprintable() for line in shown.splitlines())
+    shown = run_agentos(["audit", "--state-dir", str(kernel.state_dir)], kernel.place, os.environ)
+    assert shown.returncode == 0, shown.stderr
+    assert all(line.isprintable() for line in shown.stdout.splitlines())
 
 
+@pytest.mark.usefixtures("any_user")
 def test_no_secret_of_a_command_is_anywhere_in_its_files(kernel: Kernel, client: AgentOSClient) -> None:
     agent = relay(kernel, client, "leaky")
     secret = "sk-proj-4f9aB2c8dE1f7A6b5C3d"
@@ -210,6 +213,7 @@ with AgentOSClient() as kernel:
 """
 
 
+@pytest.mark.usefixtures("any_user")
 def test_an_agent_that_is_refused_in_a_loop_neither_fills_the_disk_nor_is_forgotten(
     kernel: Kernel, client: AgentOSClient
 ) -> None:
@@ -233,6 +237,7 @@ def size_of(directory: Path) -> int:
 # -- Lose it -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("any_user")
 @pytest.mark.usefixtures("long")
 @pytest.mark.usefixtures("kernels")
 def test_a_kernel_that_is_killed_at_any_moment_has_written_down_whatever_it_answered() -> None:
@@ -268,6 +273,7 @@ def answered_until_killed(kernel: Kernel, life: int, count: int) -> list[str]:
     return answered
 
 
+@pytest.mark.usefixtures("any_user")
 @pytest.mark.usefixtures("kernels")
 def test_a_kernel_whose_log_was_cut_while_it_was_away_says_so_and_serves() -> None:
     with running(None) as kernel:
@@ -281,6 +287,7 @@ def test_a_kernel_whose_log_was_cut_while_it_was_away_says_so_and_serves() -> No
         assert not verify_log(log_of(kernel)).sound
 
 
+@pytest.mark.usefixtures("any_user")
 @pytest.mark.usefixtures("kernels")
 def test_without_room_for_the_log_nothing_is_done_and_that_is_said() -> None:
     with running(None) as kernel:

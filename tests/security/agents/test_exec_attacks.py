@@ -64,6 +64,7 @@ UNJUDGED = {
 }
 
 
+@pytest.mark.usefixtures("any_user")
 @each_row("name", UNJUDGED)
 @each_row("command", ["ls /dev/null", ["bash", "-c", "ls /dev/null"]], ids=["line", "argv"])
 def test_a_variable_that_bash_reads_as_code_is_not_taken(kernel: Kernel, name: str, command: str | list[str]) -> None:
@@ -214,6 +215,7 @@ def test_no_descriptor_of_ours_is_open_in_a_command(client: AgentOSClient, isola
 # -- It holds nobody up ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("any_user")
 def test_a_flood_of_output_takes_no_memory(client: AgentOSClient, kernel: Kernel) -> None:
     before = kernel.peak_rss
 
@@ -223,6 +225,7 @@ def test_a_flood_of_output_takes_no_memory(client: AgentOSClient, kernel: Kernel
     assert kernel.peak_rss - before < 32 << 20
 
 
+@pytest.mark.usefixtures("any_user")
 def test_unread_input_and_output_that_is_written_first_hold_no_command_up(client: AgentOSClient) -> None:
     given = "x" * 200_000
 
@@ -231,6 +234,7 @@ def test_unread_input_and_output_that_is_written_first_hold_no_command_up(client
     assert (both["exit_code"], both["truncated"], both["stderr"]) == (0, True, given)
 
 
+@pytest.mark.usefixtures("any_user")
 def test_fifty_at_once_are_run_or_told_and_leave_nothing(kernel: Kernel, client: AgentOSClient) -> None:
     up(client.exec("true"))  # what is made once is there now
     files = kernel.open_files
@@ -261,6 +265,7 @@ def test_fifty_at_once_are_run_or_told_and_leave_nothing(kernel: Kernel, client:
     until(lambda: kernel.open_files <= files, "no descriptor is left")
 
 
+@pytest.mark.usefixtures("any_user")
 def test_neither_the_commands_of_one_caller_nor_those_of_all_fill_the_machine(kernel: Kernel) -> None:
     """Each connection is a caller of its own; all of them together are bounded too."""
     refused: list[str] = []

@@ -11,6 +11,8 @@ from tests.support.kernel import Kernel, until
 from tests.support.offline import thinking
 from tests.support.wire import HELLO, INSPECT, KILL, SPAWN, THINK, Wire
 
+pytestmark = pytest.mark.usefixtures("any_user")
+
 SLEEP = ["sleep", "1000"]
 TWO = {"quotas": [{"calls": 2, "per": "1d"}]}
 

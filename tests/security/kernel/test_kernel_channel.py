@@ -50,6 +50,7 @@ say([True])
 }
 
 
+@pytest.mark.usefixtures("any_user")
 @pytest.mark.parametrize("abuse", ABUSES)
 def test_an_agent_that_misuses_the_protocol_harms_no_other_agent(
     kernel: Kernel, client: AgentOSClient, abuse: str
@@ -145,6 +146,7 @@ say([name for name in found if name != "nosy"])
     assert attack(kernel, client, "nosy", tries) == []
 
 
+@pytest.mark.usefixtures("any_user")
 def test_an_agent_that_says_goodbye_for_others_ends_only_its_own_connection(
     kernel: Kernel, client: AgentOSClient
 ) -> None:

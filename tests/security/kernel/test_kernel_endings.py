@@ -76,6 +76,7 @@ say([]); time.sleep(1); os._exit(7)
     assert kernel.family == []
 
 
+@pytest.mark.usefixtures("any_user")
 def test_restarts_without_end_come_to_an_end(kernel: Kernel, client: AgentOSClient) -> None:
     up(client.spawn("phoenix", command=["sh", "-c", "sleep 1; exit 1"], restart="permanent", max_restarts=3))
 
@@ -86,6 +87,7 @@ def test_restarts_without_end_come_to_an_end(kernel: Kernel, client: AgentOSClie
     assert info(client, "phoenix")["restarts"] <= 3
 
 
+@pytest.mark.usefixtures("any_user")
 def test_no_agent_spawns_faster_than_the_kernel_allows(own_kernel: OwnKernel) -> None:
     kernel = own_kernel("[kernel]\nspawn_rate = 5\nmax_children = 8\n")
     code = """

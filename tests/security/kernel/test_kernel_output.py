@@ -1,7 +1,5 @@
 """An agent writes: more than anybody can hold, and what a terminal would obey."""
 
-import subprocess
-import sys
 import time
 
 import pytest
@@ -9,9 +7,11 @@ import pytest
 from agentos.agents.life.output_rate import BYTES_PER_SECOND, LINE_COST_BYTES
 from agentos_sdk import AgentOSClient
 from tests.security.hostile import begin, told
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, until
-from tests.support.wire import PATIENCE
 from tests.system.agents import has_full_log, lines, write
+
+pytestmark = pytest.mark.usefixtures("any_user")
 
 # A title, a cleared screen, colours, an 8-bit CSI, text from right to left, a bell, a line that overwrites itself.
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b31m \u202egnp.exe \x08\x08\rroot"
@@ -32,8 +32,8 @@ def test_ten_gib_of_output_fill_nothing_and_slow_no_other_caller(kernel: Kernel,
     assert client.kill("flood", grace=0)
 
 
-def test_a_dozen_floods_take_no_more_of_the_kernels_time_than_one(kernel: Kernel, client: AgentOSClient) -> None:
-    width, names = 60, [f"flood-{number}" for number in range(12)]
+def test_five_floods_take_no_more_of_the_kernels_time_than_one(kernel: Kernel, client: AgentOSClient) -> None:
+    width, names = 60, [f"flood-{number}" for number in range(5)]
     alone = BYTES_PER_SECOND / (width + 1 + LINE_COST_BYTES)  # lines per second, of which each has its number in it
 
     began = time.monotonic()
@@ -46,16 +46,8 @@ def test_a_dozen_floods_take_no_more_of_the_kernels_time_than_one(kernel: Kernel
 
 
 def _agentos(kernel: Kernel, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "agentos", *arguments],
-        env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket},
-        cwd=kernel.place,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
+    done = run_agentos(arguments, kernel.place, env)
     return done.stdout + done.stderr
 
 

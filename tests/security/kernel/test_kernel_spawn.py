@@ -24,6 +24,7 @@ MORE = (
 )
 
 
+@pytest.mark.usefixtures("any_user")
 def test_no_agent_gets_a_child_with_more_rights_than_its_own(kernel: Kernel, client: AgentOSClient) -> None:
     code = f"say([ask(SPAWN, dict(fields, name='child')) for fields in {MORE!r}])"
 
@@ -35,6 +36,7 @@ def test_no_agent_gets_a_child_with_more_rights_than_its_own(kernel: Kernel, cli
     assert [agent["name"] for agent in client.list_agents(all=True) if agent["name"] == "too-much"] == []
 
 
+@pytest.mark.usefixtures("any_user")
 def test_a_child_has_no_more_of_anything_than_its_parent(kernel: Kernel, client: AgentOSClient) -> None:
     limits = {"memory": "96M", "max_pids": 20, "open_files": 100, "file_size": "1M", "disk": "2M", "tmp": "1M"}
     wanted = {"memory": "1T", "max_pids": 4000, "open_files": 10**6, "file_size": "1T", "disk": "1T", "tmp": "1T"}
@@ -163,6 +165,7 @@ def test_a_workspace_that_another_agent_swaps_for_a_link_is_not_followed(kernel:
     assert not any("was-here" in line for line in lines(client, "inmate", "stderr"))
 
 
+@pytest.mark.usefixtures("any_user")
 @pytest.mark.parametrize("fields", [{"max_restarts": 10**9}, {"restart_window": -1}, {"shutdown": -1}], ids=str)
 def test_no_child_escapes_its_supervision(kernel: Kernel, client: AgentOSClient, fields: dict[str, Any]) -> None:
     reply = attack(kernel, client, "unruly", f"say(ask(SPAWN, dict(name='child', **{ {**fields, **SLEEP}!r})))")

@@ -9,23 +9,26 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.runs.rounds import rounds
 from tests.support.wire import CANCEL, EXEC, LIST, NOOP, READ, RECV, SEND, WRITE, Wire
+
+pytestmark = pytest.mark.usefixtures("any_user")
 
 CALLERS = 50
 COMMANDS = 8  # as many as one caller may have under way
 LARGE = "all work and no play\n" * 50_000  # a MiB
 
 
-@pytest.fixture
-def callers(kernel: Kernel, client: AgentOSClient) -> Iterator[Sequence[Wire]]:
-    """A connection of each of the agents."""
+@pytest.fixture(scope="module")
+def callers(kernel: Kernel) -> Iterator[Sequence[Wire]]:
+    """A connection of each of the agents, which are killed with their kernel."""
     with contextlib.ExitStack() as stack:
         numbers = [kernel.spawn(f"caller-{number}") for number in range(CALLERS)]
         yield [stack.enter_context(kernel.connect_as(number)) for number in numbers]
 
 
 @pytest.fixture
-def busy(kernel: Kernel) -> Iterator[Wire]:
+def busy(kernel: Kernel, client: AgentOSClient) -> Iterator[Wire]:
     """An agent's connection on which long commands are under way."""
     with kernel.connect_as(kernel.spawn("busy")) as wire:
         wire.hello()
@@ -55,7 +58,7 @@ def test_fifty_agents_are_answered_while_commands_run_and_files_are_written(
 ) -> None:
     with kernel.connect_as(kernel.spawn("writer")) as writer:
         writer.hello()
-        for turn in range(1, 21):
+        for turn in range(1, 1 + rounds(5)):
             writer.send(WRITE, {"path": "large", "content": LARGE}, 2 * turn)
             for number, wire in enumerate(callers):
                 wire.send(NOOP, b"%d" % number)

@@ -16,9 +16,12 @@ import trio
 
 from tests.support.clients import httpx2
 from tests.support.kernel import Kernel
+from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.transports.http_serving import make_client, serving_http
 from tests.userland.mcp.transports.test_http_guard import ACCEPT, INITIALIZE
+
+pytestmark = pytest.mark.usefixtures("any_user")
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
@@ -58,7 +61,7 @@ async def clients(kernel: Kernel) -> AsyncIterator[tuple[RawClient, RawClient]]:
         yield found[0], found[1]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tool", "arguments", "error"),
     [
         ("agentos_state_set", '{"key": "k", "value": [NaN]}', "bad_request: value: out of range float values"),

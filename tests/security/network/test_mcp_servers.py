@@ -38,7 +38,7 @@ def kernel(kernels: None) -> Iterator[Kernel]:
 
 
 @pytest.fixture
-def operator(kernel: Kernel) -> Iterator[AgentOSClient]:
+def operator(any_user: None, kernel: Kernel) -> Iterator[AgentOSClient]:
     with kernel.client() as connected:
         yield connected
 
@@ -241,8 +241,8 @@ def test_others_are_answered_while_a_server_floods(
     flooded.join()
 
 
-def test_a_server_in_its_jail_has_no_network_and_not_the_agents_files(kernel: Kernel, operator: AgentOSClient) -> None:
-    with using(kernel, operator, "victim", "plain.*") as agent:
+def test_a_server_in_its_jail_has_no_network_and_not_the_agents_files(kernel: Kernel) -> None:
+    with kernel.client() as operator, using(kernel, operator, "victim", "plain.*") as agent:
         up(agent.write_file("/workspace/private.txt", "of the agent"))
         text_of(agent.tool_call("plain.echo", {"text": "x"}))
         look = ["python3", "-c", "import os; print(os.listdir(), os.readlink('/proc/self/ns/net'))"]

@@ -79,6 +79,7 @@ def run(wire: Wire, command: object, **more: Any) -> dict[str, Any]:
 # -- "Any agent could raise itself to unrestricted" --------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("any_user")
 def test_no_agent_raises_itself(kernel: Kernel, client: AgentOSClient, secret: Path) -> None:
     with agent(kernel, client, "climber") as wire:
         me = wire.ask(NOOP).id
@@ -92,6 +93,7 @@ def test_no_agent_raises_itself(kernel: Kernel, client: AgentOSClient, secret: P
         assert read(wire, secret)["code"] == "permission_denied"
 
 
+@pytest.mark.usefixtures("any_user")
 def test_nor_does_it_raise_another_one_to_be_raised_by_it(kernel: Kernel, client: AgentOSClient, secret: Path) -> None:
     with agent(kernel, client, "one") as one, agent(kernel, client, "other") as other:
         for wire, whom in ((one, other.ask(NOOP).id), (other, one.ask(NOOP).id)):
@@ -103,6 +105,7 @@ def test_nor_does_it_raise_another_one_to_be_raised_by_it(kernel: Kernel, client
 # -- "A child could get more than its parent" --------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("any_user")
 def test_no_child_gets_more_than_its_parent(kernel: Kernel, client: AgentOSClient, secret: Path) -> None:
     with agent(kernel, client, "parent") as parent:
         refused = parent.call(SPAWN, {"name": "child", "command": SLEEP, "permissions": "unrestricted"})
@@ -195,6 +198,7 @@ AROUND = (
 )
 
 
+@pytest.mark.usefixtures("any_user")
 def test_nothing_runs_beside_the_command_that_is_allowed(kernel: Kernel, client: AgentOSClient) -> None:
     with agent(kernel, client, "lister", permissions=LS_ALONE) as wire:
         plant = "echo gold > precious; echo rm precious > ls; chmod +x ls"
@@ -212,6 +216,7 @@ def test_nothing_runs_beside_the_command_that_is_allowed(kernel: Kernel, client:
 # -- "A 2 s command stopped everybody" ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("any_user")
 def test_no_other_agent_waits_for_a_command_that_runs(kernel: Kernel, client: AgentOSClient) -> None:
     with agent(kernel, client, "busy") as busy, agent(kernel, client, "other") as other:
         with kernel.connect_as(busy.ask(NOOP).id) as beside:
@@ -236,6 +241,7 @@ def denials(client: AgentOSClient, name: str) -> list[tuple[str, str]]:
     return [(one["call"], one["about"]) for one in entries if one["name"] == name and one["decision"] == "deny"]
 
 
+@pytest.mark.usefixtures("any_user")
 def test_every_denial_is_written_down_and_names_its_rule(kernel: Kernel, client: AgentOSClient, secret: Path) -> None:
     off = dict.fromkeys(client.set_audit_config()["config"], False)
     assert client.set_audit_config(**off)["success"]
@@ -259,6 +265,7 @@ def test_every_denial_is_written_down_and_names_its_rule(kernel: Kernel, client:
     assert client.set_audit_config(**dict.fromkeys(off, True))["success"]
 
 
+@pytest.mark.usefixtures("any_user")
 def test_no_agent_empties_the_log_or_has_less_written_down(kernel: Kernel, client: AgentOSClient) -> None:
     log = kernel.state_dir / "audit"
     with agent(kernel, client, "eraser") as wire:

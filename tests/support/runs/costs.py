@@ -15,6 +15,7 @@ MARKS = {
     "framework": {"framework"},
     "page": {"executed_page"},
     "slow": {"long"},
+    "any_user": {"any_user"},
     "alone": {"both_cores", "attacked", "guests"},  # guests take all CPUs, and each worker would boot its own
 }
 SLOW = ("slow", "guest", "browser", "framework", "page")

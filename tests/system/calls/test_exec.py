@@ -14,6 +14,7 @@ from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.opcodes import Op
 from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.runs.rounds import is_night, rounds
 from tests.support.wire import PATIENCE
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
 from tests.system.lives.test_death import children_of
@@ -278,7 +279,7 @@ def test_pausing_the_agent_pauses_the_command(kernel: Kernel, client: AgentOSCli
 def test_eight_commands_end_with_their_agent_at_whatever_moment(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.client() as client:
-        for number in range(10):
+        for number in range(0, 10, 1 if is_night() else 2):
             sleeper(client, "a")
 
             async def run(number: int = number) -> None:
@@ -467,7 +468,7 @@ def cgroups_below(kernel: Kernel) -> list[str]:
     return [name for directory in found for name in os.listdir(directory) if name.startswith("exec-")]
 
 
-def test_fifty_leave_no_descriptor_no_zombie_and_no_control_group(own_kernel: OwnKernel) -> None:
+def test_many_leave_no_descriptor_no_zombie_and_no_control_group(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.client() as client:
         sleeper(client, "a")
@@ -475,7 +476,7 @@ def test_fifty_leave_no_descriptor_no_zombie_and_no_control_group(own_kernel: Ow
             up(client.exec("true", name="a"))  # what is made once is there now
         files, children = kernel.open_files, len(children_of(kernel.pid))
 
-        for number in range(50):
+        for number in range(rounds(20)):
             match number % 5:
                 case 0:
                     up(client.exec("echo out", name="a", stdin="in"))

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import OwnKernel
+from tests.support.commands import run_agentos
 from tests.support.kernel import environment, until
 from tests.support.wire import NOOP, PATIENCE, READ, THINK
 from tests.system.agents import as_agent, in_state, info, up
@@ -198,44 +199,31 @@ def test_a_kernel_whose_port_is_taken_does_not_start(tmp_path: Path) -> None:
         ended = run(tmp_path, serve(port))
 
     assert ended.returncode == 1
-    assert f"can't listen on 127.0.0.1:{port} for [metrics]: Address already in use" in ended.stdout
+    assert f"can't listen on 127.0.0.1:{port} for [metrics]: Address already in use" in ended.stderr
 
 
 def test_a_kernel_whose_token_is_unreadable_does_not_start(tmp_path: Path, port: int) -> None:
     ended = run(tmp_path, serve(port, more='token_from = "env:NO_SUCH"\n'))
 
     assert ended.returncode == 1
-    assert "[metrics] token_from: the kernel's environment has no variable NO_SUCH" in ended.stdout
+    assert "[metrics] token_from: the kernel's environment has no variable NO_SUCH" in ended.stderr
 
 
 def test_a_kernel_without_the_library_names_what_to_install(tmp_path: Path, port: int) -> None:
     (tmp_path / "agentos.toml").write_text(serve(port))
     code = "import sys; sys.modules['prometheus_client'] = None; from agentos.__main__ import main; main()"
     words = ["run", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
-    ended = start([sys.executable, "-c", code, *words], tmp_path)
+    command, env = [sys.executable, "-c", code, *words], environment(tmp_path)
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
 
     assert ended.returncode == 1
-    assert "pip install '.[prometheus]' in AgentOS's repository" in ended.stdout
+    assert "pip install '.[prometheus]' in AgentOS's repository" in ended.stderr
 
 
 def run(place: Path, toml: str) -> subprocess.CompletedProcess[str]:
     (place / "agentos.toml").write_text(toml)
     words = ["run", "--socket", str(place / "s"), "--state-dir", str(place / "state")]
-    return start([sys.executable, "-m", "agentos", *words], place)
-
-
-def start(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=place,
-        env=environment(place),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_agentos(words, place, environment(place))
 
 
 def test_the_library_is_loaded_only_if_it_is_asked_for() -> None:

@@ -14,6 +14,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, listens, until
+from tests.support.runs.rounds import rounds
 from tests.support.wire import RECV, STATUS, frame
 from tests.system.agents import STUBBORN, ask, in_state, info, relay, up, written
 from tests.system.lives.test_containers import BAD, QUICK, child
@@ -55,7 +56,7 @@ def test_status_while_agents_are_spawned(own_kernel: OwnKernel) -> None:
             client.spawn(f"a{number}", command=["true"])
         others = [stack.enter_context(kernel.connect()) for _ in range(20)]
         failed = []
-        for number in range(20):
+        for number in range(rounds(6)):
             for other in others:
                 other.write(frame(STATUS, {}) * 5)
             client.spawn(f"b{number}", command=["true"])

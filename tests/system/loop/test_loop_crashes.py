@@ -81,9 +81,14 @@ FEW = [
 ]
 
 
-def cases() -> list[tuple[str, tuple[str, str]]]:
-    every = is_night()
-    return list(product(ARGUMENTS, POINTS)) if every else FEW
+# What is only the loop's is the same if the kernel dies too.
+OF_KERNEL = [*FEW[:4], *((name, ("after", "started")) for name in ("http", "spawn_subagent", FOREIGN))]
+
+
+def cases(killed: str) -> list[tuple[str, tuple[str, str]]]:
+    if is_night():
+        return list(product(ARGUMENTS, POINTS))
+    return FEW if killed == "agent" else OF_KERNEL
 
 
 @pytest.fixture
@@ -105,7 +110,9 @@ def kernel(kernels: None, server: HttpServer) -> Iterator[Kernel]:
 @pytest.mark.usefixtures("long")
 @pytest.mark.parametrize("killed", ["agent", "kernel"])
 def test_no_tool_call_is_made_twice(killed: str, kernel: Kernel, server: HttpServer) -> None:
-    names = {f"{tool}-{when}-{record}".replace("_", "-"): (tool, when, record) for tool, (when, record) in cases()}
+    names = {
+        f"{tool}-{when}-{record}".replace("_", "-"): (tool, when, record) for tool, (when, record) in cases(killed)
+    }
     for name in names:
         place = kernel.place / name
         place.mkdir()

@@ -10,17 +10,30 @@ import pytest
 
 from agentos.agents.commands.notices import MAX_WAITING, TIMEOUT
 from tests.support.askers import Asker, list_pending
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, killing_new_agents, running, shared, until
 from tests.support.wire import DECIDE, EXEC, WRITE
 
 NASTY = 'git push \'$(touch /tmp/x)\' "`id`" \x1b[2J\n{"requests":[]}'
 NOTIFY = '[approvals]\nnotify = ["sh", "notify.sh", "an argument"]\n'
+WRITTEN = ("notices", "arguments", "environment", "input", "pid", "child")
+
+
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(NOTIFY, env={"GEMINI_API_KEY": "a-secret-of-the-kernel"}) as started:
+        yield started
 
 
 @pytest.fixture
-def notified(kernels: None) -> Iterator[Kernel]:
-    with running(NOTIFY, env={"GEMINI_API_KEY": "a-secret-of-the-kernel"}) as kernel:
+def notified(kernel: Kernel) -> Iterator[Kernel]:
+    """The module's kernel: what a test has asked is denied, its agents are killed, and its files removed."""
+    with killing_new_agents(kernel):
         yield kernel
+        with kernel.client() as client:
+            for entry in client.approvals()["pending"]:
+                client.decide(entry["id"], False)
+    for name in WRITTEN:
+        (kernel.place / name).unlink(missing_ok=True)
 
 
 def set_command(kernel: Kernel, text: str) -> None:
@@ -76,7 +89,7 @@ def test_many_requests_at_once_are_few_commands_and_none_is_lost(notified: Kerne
 @pytest.mark.usefixtures("long")
 def test_a_command_that_hangs_delays_nothing_and_is_killed_with_what_it_started(notified: Kernel) -> None:
     set_command(notified, "sleep 1000 & echo $! > child; echo $$ > pid; cat > input; sleep 1000")
-    asker = Asker(notified, "asker", {"write": ["${workspace}/**"]})
+    asker = Asker(notified, "hanging", {"write": ["${workspace}/**"]})
     wire = asker.begin(WRITE, {"path": "first", "content": "x"})
     until(lambda: Path(notified.place, "input").exists(), "the command runs")
 
@@ -96,7 +109,7 @@ def test_a_command_that_hangs_delays_nothing_and_is_killed_with_what_it_started(
 
 def test_a_command_that_fails_is_logged_with_its_last_words(notified: Kernel) -> None:
     set_command(notified, "cat > input; echo 'no such webhook' >&2; exit 3")
-    asker = Asker(notified, "asker", {"write": ["${workspace}/**"]})
+    asker = Asker(notified, "failing", {"write": ["${workspace}/**"]})
 
     with asker.begin(WRITE, {"path": "first", "content": "x"}):
         notified.wait_line("approvals.notify failed, exit status 3: no such webhook")

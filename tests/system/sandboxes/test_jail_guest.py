@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.guest import RunInGuest
-from tests.support.kernel import running
+from tests.support.kernel import Kernel, killing_new_agents
 from tests.system.jails import group_of, said
 
+# A start takes a guest more than a second, so the tests of all files share one kernel if they ask for the fixture.
 RUNNER = """
-import os, sys
+import contextlib, os, sys
 from pathlib import Path
 import pytest
 from tests.support import kernel
@@ -25,15 +26,24 @@ os.mkdir(f"{scope}/tests")
 put(f"{scope}/tests/cgroup.procs", "0")
 put(f"{scope}/cgroup.subtree_control", "+cpu +memory +pids")
 kernel.SCOPE = scope
-sys.exit(pytest.main(sys.argv[1:]))
+once, shared, started = contextlib.ExitStack(), kernel.shared, []
+
+@contextlib.contextmanager
+def shared_by_all():
+    if not started:
+        started.append(once.enter_context(shared()))
+    yield started[0]
+
+kernel.shared = shared_by_all
+with once:
+    code = pytest.main(sys.argv[1:])
+sys.exit(code)
 """
 FOR_BOTH = (
-    "sandboxes/test_jail_endings.py::test_a_memory_hog_is_killed_and_told_at_which_limit",
     "sandboxes/test_jail_kills.py::test_a_killed_kernel_leaves_nothing_at_all",
     "sandboxes/test_jail_guest.py::test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf",
 )
-# A user's groups are delegated to it: what is made in them, and goes, is that of root as well. Tests of a file stand
-# together, as they share a kernel.
+# A user's groups are delegated to it: what is made in them, and goes, is that of root as well.
 AS_USER = (
     "sandboxes/test_jail_children.py::test_a_childs_control_group_lies_in_its_parents",
     "sandboxes/test_jail_children.py::test_children_end_with_their_parent_and_leave_no_control_group",
@@ -45,6 +55,7 @@ AS_ROOT = (
     "events/test_metrics.py::test_the_figures_are_those_of_the_control_group_s_files_and_of_proc",
     "sandboxes/test_jail_children.py::test_a_childs_memory_counts_as_its_parents",
     "sandboxes/test_jail_children.py::test_a_parents_processes_bound_those_of_its_children",
+    "sandboxes/test_jail_endings.py::test_a_memory_hog_is_killed_and_told_at_which_limit",
     "sandboxes/test_jail_endings.py::test_an_agent_of_which_one_process_was_killed_for_memory_ends_as_a_whole",
     "sandboxes/test_jail_endings.py::test_refused_forks_are_told_with_the_limit",
     "sandboxes/test_jail_endings.py::test_a_throttled_agent_is_told_how_much_of_its_time",
@@ -53,13 +64,13 @@ AS_ROOT = (
     "sandboxes/test_waiting_jails.py::test_the_successor_of_a_killed_agent_gets_it",
     "sandboxes/test_waiting_jails.py::test_a_memory_limit_that_the_jail_exceeds_itself_is_named",
     "sandboxes/test_waiting_jails.py::test_none_outlives_a_killed_kernel",
-    # On a disk, as overlays need one:
-    "overlays/test_overlays.py::test_nothing_is_in_the_directory_until_it_is_applied_and_it_can_be_undone",
+    # On a disk, as its overlay needs one:
     "snapshots/test_snapshots.py::test_an_agent_goes_back_to_a_snapshot_that_was_taken_while_it_ran",
     "images/test_build.py::test_what_a_run_changes_is_in_the_image[files are made, changed and removed]",
 )
 BEFORE_6_6 = ("images/test_build.py::test_before_linux_6_6_an_agent_in_an_image_is_told_what_it_needs",)
 SINCE_6_6 = (  # make proof-guests
+    "overlays/test_overlays.py::test_nothing_is_in_the_directory_until_it_is_applied_and_it_can_be_undone",
     "overlays/test_overlays.py::test_the_work_survives_a_restart_of_the_agent_and_a_kill_of_the_kernel",
     "overlays/test_overlays.py::test_look_then_apply_by_the_command_line",
     "snapshots/test_snapshots.py::test_a_stopped_agent_is_sealed_and_goes_back_without_a_start",
@@ -86,16 +97,17 @@ OF_USERS = (
 
 
 @pytest.mark.usefixtures("kernels")
-def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
+def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf(request: pytest.FixtureRequest) -> None:
     if "CGROUP2_SCOPE" not in os.environ:
         pytest.skip("meant for the guest, where the test below runs it")
-    with running() as kernel, kernel.client() as client:
+    kernel: Kernel = request.getfixturevalue("kernel")
+    with killing_new_agents(kernel), kernel.client() as client:
         kernel.wait_line("isolation standard: .*limits by cgroup v2")
         with open(f"/proc/{kernel.pid}/cgroup") as file:
             assert re.search(r"/kernel-\w+/kernel$", file.read().rstrip())
         code = "import json; print(json.dumps(open('/proc/self/cgroup').read().split()), flush=True)"
         assert said(client, kernel, "looks", code) == ["0::/"]  # it doesn't see where its group lies
-        [agent] = client.list_agents()
+        [agent] = [one for one in client.list_agents() if one["name"] == "looks"]
         group = group_of(agent["pid"], "memory")
         assert (group / "memory.oom.group").read_text() == "1\n"
         assert group.parent.name.startswith("agentos-")

@@ -16,12 +16,12 @@ FILES := --dist loadfile --no-loadscope-reorder
 SHUFFLED := $(if $(SEED),--random-order-seed=$(SEED))
 # What a test needs is told by its marks, which its fixtures set: tests/support/runs/costs.py.
 QUICK := not (kernel or guest or browser or framework or page or slow or alone)
-# GUESTS=no: without what is done in guest kernels.
-UNGUESTED := $(if $(filter no,$(GUESTS)), and not guest)
+# AGAIN=yes, for another user: without guest kernels, and without attacks that are the same whoever the kernel's user is.
+AGAIN_FOR_USER := $(if $(filter yes,$(AGAIN)), and not guest and not any_user)
 # Both stages run, each prints a summary, and the status is 0 only where all passed. $(1): more options of pytest.
 define PYTEST
-@$(BIN)/python -m pytest -n $(N) $(FILES) $(SHUFFLED) -m "not alone$(UNGUESTED)" $(1); first=$$?; \
-  $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(UNGUESTED)" $(1) && [ $$first = 0 ]
+@$(BIN)/python -m pytest -n $(N) $(FILES) $(SHUFFLED) -m "not alone$(AGAIN_FOR_USER)" $(1); first=$$?; \
+  $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(AGAIN_FOR_USER)" $(1) && [ $$first = 0 ]
 endef
 
 .PHONY: help demo dashboard tour quick test night proof-guests proof-images proof-kills proof-loop proof-mail proof-replay proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format bench stages cover docs roads clients frameworks test-frameworks agents compare clean

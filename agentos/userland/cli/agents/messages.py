@@ -65,3 +65,5 @@ def parse_message(text: str) -> object:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise Failed("JSON that is nested too deeply") from None

@@ -12,6 +12,7 @@ import click
 from agentos.userland.cli import completed
 from agentos.userland.cli.agents.inspect import EFFECTS, format_limit, format_size, is_restrictive
 from agentos.userland.cli.common import (
+    MAX_SET_BYTES,
     Failed,
     agent_fields,
     check_reply,
@@ -24,6 +25,7 @@ from agentos.userland.cli.common import (
     print_json,
     print_lines,
     print_result,
+    read_text_file,
     text_width,
 )
 from agentos.userland.cli.main import CONFIG
@@ -123,19 +125,19 @@ def read_set_file(file: Path) -> dict[str, Any]:
     from agentos.permissions.patterns.base import Names
     from agentos.permissions.sets.files import BadSet, read_set
 
+    text = read_text_file(file, MAX_SET_BYTES)
     try:
-        text = file.read_text()
         found = parse_object(str(file), text) if file.suffix == ".json" else tomllib.loads(text)
         names = Names(os.path.expanduser("~"), config=os.path.dirname(find_project().file))
         read_set(found, str(file), project_sets(), names)
     except ConnectionFailed as error:
         raise Failed(str(error)) from None
-    except OSError as error:
-        raise Failed(f"{file}: {error.strerror}") from None
     except BadSet as error:
         raise Failed(f"{file}: {error}") from None
-    except ValueError as error:  # TOML's and Unicode's errors
+    except ValueError as error:  # TOML's
         raise Failed(f"{file}: {error}") from None
+    except RecursionError:
+        raise Failed(f"{file}: nested too deeply") from None
     return found
 
 

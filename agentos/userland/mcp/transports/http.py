@@ -147,7 +147,7 @@ class ClientApp:
         try:
             message = json.loads(body)
             number, _ = message["id"], message["method"]
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, RecursionError, TypeError, LookupError):
             return  # not a request
         params = {"requestId": number, "reason": "the client has disconnected"}
         notice = json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode()

@@ -41,6 +41,24 @@ OF_FILES = [
     ("spawn", "any", "--permissions", "FILE", "--", "true"),
     ("mcp", "token", "any", "--permissions", "FILE"),
 ]
+LONG = "9" * 5000
+OF_NUMBERS = [
+    *(
+        ("inspect",),
+        ("kill",),
+        ("pause",),
+        ("logs",),
+        ("trace",),
+        ("mail",),
+        ("metrics",),
+        ("cp", "{}:/a"),
+        ("send", "{}", "x"),
+    ),
+    *(("audit", "--agent"), ("audit", "summary"), ("audit", "export", "--agent"), ("permissions", "suggest")),
+    *(("permissions", "explain", "{}", "NOW"), ("permissions", "explain", "any", "KILL"), ("exec", "{}", "true")),
+    *(("spawn", "any", "--limit", "memory={}", "--", "true"), ("replay", "any@{}"), ("fork", "any@{}", "--yes")),
+    *(("events", "--agent"), ("approve",), ("rollback", "any"), ("call", "0x{}")),
+]
 TOML = '[llm]\nprovider = "offline"\n'
 
 
@@ -87,6 +105,18 @@ def test_what_is_nested_too_deeply_or_has_no_end_is_an_error_in_a_line(tmp_path:
             file = str(tmp_path / name)
             refuse(tuple(word.replace("FILE", file) for word in words), f"{file}: {said}")
     refuse((*OF_FILES[1][:-1], str(tmp_path / "deep.toml")), "deep.toml: nested too deeply")
+
+
+@pytest.mark.usefixtures("environed")
+@each_row("digits", [LONG, "9" * 19, "\u0663" * 5000])
+def test_a_number_of_any_length_is_refused_in_a_line(digits: str) -> None:
+    for words in OF_NUMBERS:
+        put = tuple(word.replace("{}", digits) for word in words)
+        done = CliRunner().invoke(cli, put if put != words else (*words, digits))
+
+        assert isinstance(done.exception, SystemExit), (words, done.exception)
+        assert done.exit_code in (1, 2), (words, done.output)
+        assert "can't use what the kernel answered" not in done.output, (words, done.output[:300])
 
 
 def refuse(words: tuple[str, ...], said: str) -> None:

@@ -21,6 +21,7 @@ NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
 MIN_COLUMNS, MAX_COLUMNS = 80, 100
 MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
+MAX_DIGITS = 18  # of a number in an argument: it fits into 64 bits
 MAX_FILE_BYTES = 4 << 20  # of a configuration, and of any other text that a command is given by the name of a file
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -210,7 +211,18 @@ def parse_permission_set(given: str) -> str | dict[str, Any]:
 
 def agent_fields(name: str) -> dict[str, Any]:
     """The fields that identify an agent: its id if the argument is a number, else its name."""
-    return {"agent_id": int(name)} if name.isdecimal() else {"name": name}
+    return {"agent_id" if isinstance(agent := parse_agent(name), int) else "name": agent}
+
+
+def parse_agent(given: str) -> int | str:
+    """An agent's id if the argument is a number, else its name."""
+    return parse_number(given) if given.isdecimal() else given
+
+
+def parse_number(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise Failed(f"{digits[:MAX_DIGITS]}…: expected a number of at most {MAX_DIGITS} digits, got {len(digits)}")
+    return int(digits)
 
 
 def table_width() -> int:

@@ -20,6 +20,8 @@ from agentos.userland.cli.common import (
     json_option,
     kernel,
     kernel_options,
+    parse_agent,
+    parse_number,
     parse_object,
     parse_permission_set,
     print_json,
@@ -208,7 +210,7 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
     agents; for HTTP a URL, with a method in front if it isn't GET, or CONNECT HOST:PORT for a tunnel through a filtered
     network; for any call, its request in JSON. Words that begin with a dash stand behind --.
     """
-    caller: str | int = int(agent) if agent.isdecimal() else agent
+    caller = parse_agent(agent)
     with kernel(socket_path) as client:
         found = check_reply(client.explain(caller, call, request(call.upper(), args)))
     print_lines((f"{name:<8}  {found[name]}" for name in ("decision", "rule", "reason")), found, as_json)
@@ -234,7 +236,7 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
         "WRITE": {"path": first, "content": ""},
         "THINK": {"prompt": "?", "model": first},
         "SEND": {"to_name": first, "message": None},
-        **dict.fromkeys(AGENT_CALLS, {"id": int(first)} if first.isdecimal() else {"name": first}),
+        **dict.fromkeys(AGENT_CALLS, {"id": parse_number(first)} if first.isdecimal() else {"name": first}),
     }
     if call not in fields or len(args) > 1:
         raise Failed(f"{' '.join(args)}: expected the request of {call} in JSON, such as '{{}}'")

@@ -19,6 +19,7 @@ from agentos.userland.cli.common import (
     Failed,
     check_reply,
     kernel,
+    parse_number,
     parse_object,
     plural,
     print_json,
@@ -98,7 +99,7 @@ class Moment:
 def open_moment(text: str, answer: Answer | None, models: Sequence[str], times: int) -> Moment:
     """Find the question ``REC@N``, which is to be forked for each model so many times."""
     name, _, number = text.rpartition("@")
-    recorded, recording = find_question(name, int(number)), open_recording(name, None)
+    recorded, recording = find_question(name, parse_number(number)), open_recording(name, None)
     fields: Json = {"path": str(recording.path.absolute()), "then": "live", "until": recorded.begin}
     if answer is not None:
         fields |= {"until": recorded.begin + 1, "edits": {str(recorded.begin): answer.reply}}

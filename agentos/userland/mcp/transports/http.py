@@ -61,7 +61,7 @@ class HTTPOptions:
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``, with an IPv6 address in brackets. Raises :class:`HTTPError`."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise HTTPError(f"--http: expected HOST:PORT such as 127.0.0.1:8766, got {text!r}")
     return host.strip("[]"), int(port)
 

@@ -249,7 +249,7 @@ class Builder(Reader):
 
     def _agent(self, read: ReadTable) -> AgentSpec:
         def report(mistake: BadField) -> None:
-            if mistake.field != "script" or "command" not in read.invalid:  # an invalid command counts as given
+            if mistake.field != "script" or not read.invalid & {"command", "image"}:  # an invalid one counts as given
                 self.report(read, mistake)
 
         fields = read_limits(read.present_fields("type", "framework"))

@@ -8,23 +8,25 @@ answer, an error of JSON-RPC; the others go on. A stream that breaks isn't resum
 import contextlib
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import mcp_types
 import trio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from attrs import define, field
+from attrs import define, field, frozen
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from agentos.kernel.wire.request_body import parse_values
 from agentos.services.http.client import Client, Response
 from agentos.services.http.destination import parse_url
 from agentos.services.http.request import Headers, OutgoingRequest, Permit
 from agentos.threads import run_in_thread
+from agentos_sdk.encoding.codec import Invalid
 from agentos_sdk.errors import CallError, PermissionDenied
 
-from .connection.messages import Parsed, check_depth, parse_line, quote_line
+from .connection.messages import Parsed, check_depth, mend, parse_line, quote_line
 from .connection.server_events import ServerEvents
 from .errors import BadServer
 from .validation import validate
@@ -43,6 +45,16 @@ JSON, EVENTS = "application/json", "text/event-stream"
 NO_OAUTH: Final = (
     "OAuth isn't offered: put a token into [[http.secrets]], and name that secret in the server's permissions"
 )
+
+
+@frozen
+class NoMessage:
+    """What a server has sent instead of a message: its ``kind``, and its begin. ``is_reply``: it was meant as one."""
+
+    kind: str
+    is_reply: bool
+    quoted: str
+
 
 Incoming = SessionMessage | Exception
 Message = mcp_types.JSONRPCMessage
@@ -203,7 +215,7 @@ class RemoteTransport:
                 raise BadServer(f"its session's id isn't made of 1 to {MAX_SESSION_CHARS} visible ASCII characters")
         if kind == EVENTS:
             events = ServerEvents(response)
-            while (message := await self._next_message(events)) is not None:
+            while (message := await self._next_message(events, for_request=True)) is not None:
                 if isinstance(message, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
                     return message.model_copy(update={"id": request.id})
                 await _pass_on(to_client, SessionMessage(message))
@@ -214,8 +226,8 @@ class RemoteTransport:
         found = await self._parse(bytes(body)) if kind == JSON else None
         if not isinstance(found, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
             self._check_session(response.status)
-            if isinstance(found, str):
-                raise BadServer(f"it answered with text that isn't JSON: {found}")
+            if isinstance(found, NoMessage):
+                raise BadServer(f"it answered with {found.kind}: {found.quoted}")
             raise BadServer(f"it answered {response.status} without an answer in JSON-RPC")
         return found.model_copy(update={"id": request.id})
 
@@ -225,15 +237,22 @@ class RemoteTransport:
             self.fault = "it has ended the session"
             self.over.set()
 
-    async def _next_message(self, events: ServerEvents) -> Message | None:
-        """The next message of a stream; None at its end. Events that are none keep the connection alive."""
+    async def _next_message(self, events: ServerEvents, for_request: bool = False) -> Message | None:
+        """The next message of a stream; None at its end. Events that are none keep the connection alive.
+
+        ``for_request``: the stream is that of a request, and a reply that can't be read fails it.
+        """
         while (data := await events.receive()) is not None:
-            if (message := await self._parse(data)) is not None and not isinstance(message, str):
+            message = await self._parse(data)
+            if isinstance(message, NoMessage):
+                if for_request and message.is_reply:
+                    raise BadServer(f"it answered with {message.kind}: {message.quoted}")
+            elif message is not None:
                 return message
         return None
 
-    async def _parse(self, data: bytes) -> Message | str | None:
-        """A message cut to its limits; None for one that is dropped, text for what is none."""
+    async def _parse(self, data: bytes) -> Message | NoMessage | None:
+        """A message cut to its limits; None for one that is dropped."""
         secrets = self.permit.redactor().values  # the client has redacted them, but not as JSON may escape them
         found = parse(data, secrets) if len(data) <= INLINE_BYTES else await run_in_thread(parse, data, secrets)
         if not isinstance(found, tuple):
@@ -257,16 +276,33 @@ async def _pass_on(to_client: MemoryObjectSendStream[Incoming], item: Incoming) 
         await to_client.send(item)
 
 
-def parse(data: bytes, secrets: Sequence[bytes]) -> tuple[Parsed, Message] | str | None:
-    """One message cut to its limits; None for one that is dropped, text for what is none. Blocks for a long one.
-
-    Raises :class:`BadServer`.
-    """
+def parse(data: bytes, secrets: Sequence[bytes]) -> tuple[Parsed, Message] | NoMessage | None:
+    """One message cut to its limits; None for one that is dropped. Blocks for a long one. Raises :class:`BadServer`."""
     check_depth(data)
     parsed = parse_line(data, secrets)
-    if not isinstance(parsed, Parsed):
-        return parsed
-    return validate(parsed) or quote_line(data)
+    if isinstance(parsed, str):
+        return NoMessage(*name_kind(data), parsed)
+    if parsed is None:
+        return None
+    return validate(parsed) or NoMessage("a message that the protocol doesn't have", False, quote_line(data))
+
+
+def name_kind(data: bytes) -> tuple[str, bool]:
+    """What a text is that is no message of JSON-RPC, and whether a reply is in it."""
+    try:
+        found: Any = parse_values(mend(data))
+    except Invalid:
+        return "text that isn't JSON", False
+    if isinstance(found, list):
+        is_batch = any(isinstance(each, dict) and "jsonrpc" in each for each in found)
+        return "a JSON array instead of one message (MCP has no batches)", is_batch
+    if not isinstance(found, dict) or "jsonrpc" not in found:
+        return "JSON that is no message of JSON-RPC", False
+    if found["jsonrpc"] != "2.0":
+        return "a message of another JSON-RPC than 2.0", "method" not in found
+    if "method" in found or not ("error" in found or "result" in found):
+        return "a message that JSON-RPC doesn't have", False
+    return f"{'an error' if 'error' in found else 'a result'} whose id names no request", True
 
 
 def encode(message: Message) -> bytes:

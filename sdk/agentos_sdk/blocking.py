@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     Reply = dict[str, Any]
 
+MAX_PATIENCE = 1e9  # seconds; a socket takes no longer time than about that
 NOOP, THINK, HELLO, EXIT = 0x00, 0x01, 0xFE, 0xFF  # as in opcodes, which needs enum
 
 
@@ -118,7 +119,7 @@ class AgentOSClient(Calls):
         lasts = op == HELLO and is_lasting(body) and body not in self._hellos
         if lasts:
             self._hellos.append(body)  # before the reply: if that is lost, the rights stay reduced
-        self._socket.settimeout(None if self.timeout is None or wait is None else self.timeout + wait)
+        self._socket.settimeout(find_patience(self.timeout, wait))
         try:
             number, got, reply = exchange(self._socket, op, body)
         except TimeoutError:
@@ -204,6 +205,14 @@ class AgentOSClient(Calls):
         reply = self.call(EXIT).decode()
         self.disconnect()
         return reply
+
+
+def find_patience(timeout: float | None, wait: float | None) -> float | None:
+    """Seconds that a reply may take; None: any time. A call's own time is any number here: the kernel judges it."""
+    if timeout is None or wait is None:
+        return None
+    seconds = timeout + max(0.0, wait)
+    return seconds if seconds < MAX_PATIENCE else None
 
 
 def open_connection(path: str, hellos: Sequence[bytes] = (), timeout: float | None = None) -> socket:

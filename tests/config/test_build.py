@@ -30,6 +30,7 @@ from tests.config.saying import agent, loaded, said
             'script = "a.py"\nlimits.cpu = "50%"',
             "4: supervisor.children[0].limits.cpu: unknown field, did you mean cpu_quota?",
         ),
+        ("image = 5", "3: supervisor.children[0].image: expected a string, got 5"),
         ('type = "supervsior"', "3: supervisor.children[0].type: expected agent or supervisor, got 'supervsior'"),
         ('script = "a.py"\nready = "go"', "4: supervisor.children[0].ready: expected hello, got 'go'"),
         ('script = "a.py"\nchildren = []', "4: supervisor.children[0].children: unknown field"),

@@ -3,8 +3,10 @@
 import socket
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -13,6 +15,7 @@ from agentos.http.users import AnySocket
 from tests.support.wire import PATIENCE
 
 MOST = 4
+MAX_SENT = 16 << 20  # bytes that Linux takes for a client that reads nothing: some of its buffers' largest sizes
 BUSY = b"GET /busy HTTP/1.1\r\nhost: x\r\n\r\n"
 QUICK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -98,3 +101,40 @@ async def test_of_one_user_only_what_waits_for_a_request_for_a_while_gives_way(m
         mock_clock.jump(MIN_AGE)
         assert await is_served(await port.connect("one", QUICK))
         assert await is_ended(idle[0])
+
+
+@pytest.mark.parametrize("chunk", [b": ping\r\n\r\n", b"x" * 1000, b"x" * 100_000], ids=["pings", "events", "bodies"])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX], ids=["tcp", "unix"])
+async def test_a_stream_whose_client_reads_nothing_is_ended_after_a_bounded_number_of_bytes(
+    tmp_path: Path, family: int, chunk: bytes
+) -> None:
+    sent, ended = 0, trio.Event()
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal sent
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_with, receive, nursery.cancel_scope)
+            while True:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                sent += len(chunk)
+        ended.set()
+
+    async def end_with(receive: Any, scope: trio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+    address: Any = ("127.0.0.1", 0) if family == socket.AF_INET else str(tmp_path / "socket")
+    with socket.create_server(address, family=family) as listener, trio.socket.socket(family) as client:
+        listener.setblocking(False)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Places(listener, stream, MOST, 0.2).serve)
+            with trio.fail_after(PATIENCE):
+                await client.connect(listener.getsockname())
+                await client.send(QUICK)
+                await ended.wait()
+            nursery.cancel_scope.cancel()
+
+    assert 0 < sent < MAX_SENT

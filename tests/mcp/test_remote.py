@@ -258,6 +258,40 @@ async def test_what_a_hostile_server_answers_fails_that_call_alone(on_call: Any,
     assert text in str(raised.value)
 
 
+NO_ID = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "bad tea"}}
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({**NO_ID, "id": None}, "it answered with an error whose id names no request: {"),
+        ({**NO_ID, "id": 1.5}, "bad tea"),
+        ({"jsonrpc": "2.0", "result": {}}, "it answered with a result whose id names no request: {"),
+        ({"jsonrpc": "2.0", "id": True, "result": {}}, "a result whose id names no request"),
+        ([{**NO_ID, "id": 1}], "it answered with a JSON array instead of one message (MCP has no batches): [{"),
+        ([{"jsonrpc": "2.0", "id": 1, "result": {}}] * 2, "MCP has no batches"),
+        ({"jsonrpc": "1.0", "id": 1, "result": {}}, "a message of another JSON-RPC than 2.0"),
+        ({"id": 1, "result": {}}, "JSON that is no message of JSON-RPC: {"),
+        (7, "JSON that is no message of JSON-RPC: 7"),
+    ],
+)
+async def test_an_answer_that_is_no_reply_is_named_by_its_kind(kind: str, answer: Any, text: str) -> None:
+    async def send(reply: Any, stream: trio.abc.Stream) -> None:
+        body = json.dumps(answer).encode()
+        sent = response(body, 200, Content_Type=kind) if "json" in kind else EVENTS + b"data: %s\n\n" % body
+        await stream.send_all(sent)
+        if "json" not in kind and '"jsonrpc"' not in json.dumps(answer):
+            await stream.aclose()  # a message of a log, behind which the answer could come
+
+    async with hostile(send) as (_, session):
+        with pytest.raises(mcp.MCPError) as raised:
+            await session.call_tool("any", {})
+        assert (await session.list_tools()).tools == []
+
+    assert (text if "json" in kind or "jsonrpc" in json.dumps(answer) else "without an answer") in str(raised.value)
+
+
 async def test_a_secret_is_redacted_however_json_escapes_it() -> None:
     async def echo(reply: Any, stream: trio.abc.Stream) -> None:
         body = json.dumps(reply).replace("fine", "it is " + "".join(f"\\u{ord(char):04x}" for char in TOKEN))

@@ -9,6 +9,7 @@ import pytest
 from agentos_sdk import AgentOSClient, ConnectionFailed
 from tests.conftest import OwnKernel
 from tests.sdk.impostors import listening, saying, short_directory, silent, somebody_else_listening
+from tests.support.kernel import Kernel
 from tests.support.wire import NOOP, frame, header
 
 
@@ -162,3 +163,12 @@ def test_a_kernel_that_is_killed_while_its_logs_are_followed(own_kernel: OwnKern
 
     with pytest.raises(ConnectionFailed):
         next(pages)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e308, 10.0**30, -100.0], ids=str)
+def test_a_time_that_no_socket_can_wait_is_judged_by_the_kernel(kernel: Kernel, seconds: float) -> None:
+    with kernel.client(timeout=5) as client:
+        replies = [client.exec("true", timeout=seconds), client.http("http://127.0.0.1:1/", timeout=seconds)]
+        assert client.echo("still there") == "still there"
+
+    assert [reply["code"] for reply in replies] == ["bad_request"] * 2

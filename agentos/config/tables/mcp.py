@@ -15,6 +15,7 @@ from agentos.mcp.settings import SERVER_NAME, SERVER_NAME_RULE, TIMEOUT, ServerS
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet
 from agentos.sandbox.policy import Network
+from agentos.services.http.destination import parse_url
 from agentos.services.http.secrets import SecretSettings
 from agentos_sdk.encoding.codec import Rule, Seconds
 from agentos_sdk.values import Limits
@@ -95,10 +96,14 @@ def _read_server(
         for key in OF_PROGRAMS:
             if getattr(table, key) is not None:
                 reader.add_mistake(read, "only a server that is a program has this, and this one has a url", key)
-        if not table.url.startswith(("https://", "http://")):
-            reader.add_mistake(read, "expected https://HOST/PATH, or http:// for a server on this host", "url")
+        try:
+            parse_url(table.url, "POST")
+        except ValueError as error:
+            reader.add_mistake(
+                read, f"expected https://HOST/PATH, or http:// for a server on this host: {error}", "url"
+            )
     sources = _read_sources(reader, read)
-    is_program = table.url is None and len(kinds) == 1
+    is_program = table.url is None and len(kinds) == 1 and not read.invalid & {"command", "url"}
     return ServerSettings(
         name=name,
         spec=_build_spec(reader, read, name, permissions, sources) if is_program else None,

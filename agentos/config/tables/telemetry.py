@@ -50,8 +50,8 @@ def read_otel(reader: Reader, data: object) -> OtelSettings:
     table: OtelSettings = read.table
     if table.endpoint is None:
         return OtelSettings()
-    url = urlsplit(table.endpoint)
     try:
+        url = urlsplit(table.endpoint)
         split_host_port(url.netloc)
     except ValueError:
         url = urlsplit("")

@@ -15,6 +15,7 @@ from agentos.services.files.foreign_files import read_regular
 
 MAX_BYTES = 1 << 20  # of a Dockerfile
 MAX_INSTRUCTIONS = 1_000  # each stage and each RUN has the variables of those before
+MAX_TOLD = 500  # characters of an error, which quotes words of any length
 MAX_SHOWN = 100  # characters of an instruction
 FLAGS: Mapping[str, frozenset[str]] = {
     "FROM": frozenset({"platform"}),
@@ -32,7 +33,7 @@ class BadDockerfile(Exception):
     """A Dockerfile can't be built; the text names the line, and says why."""
 
     def __init__(self, line: int, text: str) -> None:
-        super().__init__(f"line {line}: {text}")
+        super().__init__(f"line {line}: {text if len(text) <= MAX_TOLD else f'{text[:MAX_TOLD]}...'}")
 
 
 class Heredoc(Struct, frozen=True):

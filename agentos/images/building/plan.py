@@ -14,7 +14,7 @@ from agentos.images.config import MACHINES, ImageConfig
 from agentos.images.errors import NoImage
 from agentos.images.store import NAME, Image, Images
 
-from .dockerfile import BadDockerfile, Dockerfile, Heredoc, Instruction, Stage, expand_text
+from .dockerfile import MAX_INSTRUCTIONS, BadDockerfile, Dockerfile, Heredoc, Instruction, Stage, expand_text
 from .state import State
 
 _HEREDOC_WORD = re.compile(r"\d*<<-?(['\"]?)([\w.]+)\1")
@@ -104,7 +104,7 @@ def plan_build(
 
 def find_stage(stages: Sequence[Stage], name: str) -> int | None:
     """The stage of this name or number."""
-    if name.isdecimal() and int(name) < len(stages):
+    if name.isdecimal() and len(name) <= len(str(MAX_INSTRUCTIONS)) and int(name) < len(stages):
         return int(name)
     return next((number for number, stage in enumerate(stages) if stage.name and stage.name == name.lower()), None)
 

@@ -27,6 +27,7 @@ logging.getLogger("httpcore2").setLevel(logging.WARNING)  # below this level it 
 
 READ_BYTES = 32 << 10
 HEAD_READ_BYTES = 4 << 10  # all interim replies and headers in one read are parsed without a pause
+MAX_UNPARSED_BYTES = 8 << 10  # of a body: a chunk's size, or trailers, which h11 parses without a pause
 WRITE_BYTES = 64 << 10  # encrypted without a pause
 KEPT_CONNECTIONS = 8  # idle ones of one caller
 KEPT_SECONDS = 15.0
@@ -53,12 +54,17 @@ class Stream(httpcore2.AsyncNetworkStream):
     def __init__(self, stream: trio.abc.Stream, sock: trio.socket.SocketType) -> None:
         self._stream, self._socket = stream, sock
         self._head: Head | None = None  # of the response that is awaited
+        self._parser: h11.Connection | None = None  # of the body that is awaited
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if self._head is not None and self._head.lines > MAX_HEADERS:  # before more of them is parsed at once
             raise Unreadable(f"more than {MAX_HEADERS} headers")
+        unparsed = len(self._parser.trailing_data[0]) if self._parser is not None else 0
+        if unparsed > MAX_UNPARSED_BYTES:
+            raise Unreadable(f"more than {MAX_UNPARSED_BYTES >> 10} KiB of trailers, or of a chunk's size")
+        few = self._head is not None or unparsed
         try:
-            data = bytes(await self._stream.receive_some(READ_BYTES if self._head is None else HEAD_READ_BYTES))
+            data = bytes(await self._stream.receive_some(HEAD_READ_BYTES if few else READ_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise httpcore2.ReadError(describe_cause(error)) from None
         if self._head is not None:
@@ -69,7 +75,7 @@ class Stream(httpcore2.AsyncNetworkStream):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._head = Head()
+        self._head, self._parser = Head(), None
         view = memoryview(buffer)
         try:
             for at in range(0, len(view), WRITE_BYTES):
@@ -77,9 +83,9 @@ class Stream(httpcore2.AsyncNetworkStream):
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise httpcore2.WriteError(describe_cause(error)) from None
 
-    def end_head(self) -> None:
-        """Take what follows as the body."""
-        self._head = None
+    def end_head(self, parser: h11.Connection) -> None:
+        """Take what follows as the body, which ``parser`` parses."""
+        self._head, self._parser = None, parser
 
     async def aclose(self) -> None:
         """Close the socket at once, also below TLS: the peer need not agree."""
@@ -126,7 +132,9 @@ class Exchange:
         self.status = response.status
         self.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
         self._stream: Stream = response.extensions["network_stream"]
-        self._stream.end_head()
+        # What h11 has left to parse httpcore2 tells in no public way.
+        self._parser: h11.Connection = response.stream._stream._connection._h11_state  # type: ignore[union-attr]
+        self._stream.end_head(self._parser)
 
     def check(self) -> None:
         """Raise :class:`Unreadable` for a head that can't be passed on."""
@@ -163,9 +171,8 @@ class Exchange:
         ends_doubtfully = (
             self._method == "HEAD" or self.status in BODILESS or {"content-length", "transfer-encoding"} <= names
         )
-        # httpcore2 parses what h11 has left as the next response; it tells of it in no public way.
-        parser: h11.Connection = self._response.stream._stream._connection._h11_state  # type: ignore[union-attr]
-        return ends_doubtfully or bool(parser.trailing_data[0]) or self._stream.has_unread
+        # httpcore2 parses what h11 has left as the next response.
+        return ends_doubtfully or bool(self._parser.trailing_data[0]) or self._stream.has_unread
 
 
 class Pool(httpcore2.AsyncNetworkBackend):

@@ -21,6 +21,8 @@ NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
 MIN_COLUMNS, MAX_COLUMNS = 80, 100
 MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
+MAX_DIGITS = 18  # of a number in an argument: it fits into 64 bits
+MAX_FILE_BYTES = 4 << 20  # of a configuration, and of any other text that a command is given by the name of a file
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -162,13 +164,25 @@ def print_table(
 
 def read_stdin(most: int) -> str:
     """All of stdin as text; fails if it has more than ``most`` bytes."""
-    data = sys.stdin.buffer.read(most + 1)
+    return _decode("stdin", sys.stdin.buffer.read(most + 1), most)
+
+
+def read_text_file(file: Path, most: int = MAX_FILE_BYTES) -> str:
+    """The text of a file, or of a pipe such as ``<(command)``; fails if it has more than ``most`` bytes."""
+    try:
+        with file.open("rb") as opened:
+            return _decode(str(file), opened.read(most + 1), most)
+    except OSError as error:
+        raise Failed(f"{file}: {error.strerror}") from None
+
+
+def _decode(source: str, data: bytes, most: int) -> str:
     if len(data) > most:
-        raise Failed(f"stdin: expected at most {f'{most >> 20} MiB' if most >= 1 << 20 else f'{most >> 10} KiB'}")
+        raise Failed(f"{source}: expected at most {f'{most >> 20} MiB' if most >= 1 << 20 else f'{most >> 10} KiB'}")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Failed("stdin: expected text in UTF-8") from None
+        raise Failed(f"{source}: expected text in UTF-8") from None
 
 
 def parse_object(source: str, text: str) -> dict[str, Any]:
@@ -177,6 +191,8 @@ def parse_object(source: str, text: str) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError as error:
         raise Failed(f"{source}: not JSON: {error}") from None
+    except RecursionError:
+        raise Failed(f"{source}: nested too deeply") from None
     if not isinstance(found, dict):
         raise Failed(f"{source}: expected a JSON object")
     return found
@@ -190,21 +206,23 @@ def parse_permission_set(given: str) -> str | dict[str, Any]:
         return parse_object("the set", given)
     if not given.endswith(".json") and "/" not in given:
         return given
-    return parse_object(given, read_text_file(Path(given)))
-
-
-def read_text_file(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError as error:
-        raise Failed(f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise Failed(f"{file}: expected text in UTF-8") from None
+    return parse_object(given, read_text_file(Path(given), MAX_SET_BYTES))
 
 
 def agent_fields(name: str) -> dict[str, Any]:
     """The fields that identify an agent: its id if the argument is a number, else its name."""
-    return {"agent_id": int(name)} if name.isdecimal() else {"name": name}
+    return {"agent_id" if isinstance(agent := parse_agent(name), int) else "name": agent}
+
+
+def parse_agent(given: str) -> int | str:
+    """An agent's id if the argument is a number, else its name."""
+    return parse_number(given) if given.isdecimal() else given
+
+
+def parse_number(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise Failed(f"{digits[:MAX_DIGITS]}…: expected a number of at most {MAX_DIGITS} digits, got {len(digits)}")
+    return int(digits)
 
 
 def table_width() -> int:

@@ -5,17 +5,24 @@ same again in a submodule. Options switch off those that are known. A seccomp fi
 others can't start either. Its time, its memory and what it writes are limited.
 """
 
+import ctypes
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import IO
 
 from agentos.sandbox.confined import Unconfinable, confine
 
 SECONDS = 20.0  # for one command
+LOOK_SECONDS = 0.2  # between two looks at whether git waits for a FIFO, which anything may have made in the directory
+OPENAT = MappingProxyType({"x86_64": 257, "aarch64": 56})  # numbers of the call
+AT_FDCWD = -100  # include/uapi/linux/fcntl.h
 MAX_MEMORY = 512 << 20  # bytes that git may allocate; the files that it maps to read them aren't part of it
 MAX_OUTPUT = 16 << 20  # bytes that one command may say, and as many about errors
 MAX_FILTERS = 100  # whose programs are switched off by name; the others only fail to start
@@ -55,25 +62,56 @@ def _run(
         argv = confine((_find_git(), *OPTIONS, *command), MAX_MEMORY, MAX_OUTPUT)
     except Unconfinable as error:
         raise GitError(f"git isn't run: {error}") from None
+    environment = {**inherited, **fixed, **environment}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as told:
         try:
-            done = subprocess.run(
-                argv,
-                cwd=directory,
-                env={**inherited, **fixed, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=told,
-                timeout=SECONDS,
-                check=False,
+            git = subprocess.Popen(
+                argv, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=told
             )
-        except subprocess.TimeoutExpired:
-            raise GitError(f"git {command[0]} took more than {SECONDS:g} s") from None
         except (OSError, subprocess.SubprocessError) as error:
             raise GitError(f"git {command[0]} can't be run: {error}") from None
-        if -done.returncode == signal.SIGXFSZ:
+        with git:
+            try:
+                _wait(git, command[0])
+            finally:
+                git.kill()  # nothing, where it has ended
+        if -git.returncode == signal.SIGXFSZ:
             raise GitError(f"git {command[0]} says more than {MAX_OUTPUT >> 20} MiB")
-        return subprocess.CompletedProcess(argv, done.returncode, _content(out), _content(told))
+        return subprocess.CompletedProcess(argv, git.returncode, _content(out), _content(told))
+
+
+def _wait(git: "subprocess.Popen[bytes]", command: str) -> None:
+    """Wait for its end. Raises :class:`GitError` after :data:`SECONDS`, and where it waits for a FIFO's writer."""
+    ends = time.monotonic() + SECONDS
+    while True:
+        try:
+            git.wait(LOOK_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            if (fifo := _find_fifo(git.pid)) is not None:
+                raise GitError(f"git {command} reads {fifo}, which is a FIFO and not a file: remove it") from None
+            if time.monotonic() > ends:
+                raise GitError(f"git {command} took more than {SECONDS:g} s") from None
+
+
+def _find_fifo(pid: int) -> str | None:
+    """The FIFO that a process of this user is about to open, which nothing has opened for writing."""
+    try:
+        with open(f"/proc/{pid}/syscall") as file:
+            number, *arguments = file.read().split()
+        if number != str(OPENAT.get(os.uname().machine)):  # or it is running
+            return None
+        with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(int(arguments[1], 16))
+            path = os.fsdecode(memory.read(os.pathconf("/", "PC_PATH_MAX")).partition(b"\0")[0])
+        base = (
+            f"/proc/{pid}/cwd"
+            if (at := ctypes.c_int(int(arguments[0], 16)).value) == AT_FDCWD
+            else f"/proc/{pid}/fd/{at}"
+        )
+        return path if stat.S_ISFIFO(os.stat(os.path.join(base, path)).st_mode) else None
+    except OSError:  # it has ended, or this host shows no such thing: its time is limited
+        return None
 
 
 def _content(file: IO[bytes]) -> bytes:

@@ -37,7 +37,7 @@ def read_arguments(arguments: Any) -> Any:
     """The arguments that :func:`write_arguments` has written, as THINK takes them."""
     try:
         return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 

@@ -1,6 +1,7 @@
 """git in a repository whose configuration names programs: none of them is started."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -198,6 +199,33 @@ def test_git_gets_no_more_memory_than_its_limit(file: str, begin: bytes, said: s
 
     assert said in told
     assert int(peak) < git.MAX_MEMORY
+
+
+FIFOS = [".gitignore", "in/.gitignore", ".gitattributes", ".git/info/exclude", ".git/info/attributes", ".git/index"]
+FIFOS += ["home/.config/git/ignore", "home/.config/git/attributes", "home/ignored", "home/included", "../elsewhere"]
+
+
+@each_row("fifo", FIFOS)
+def test_a_fifo_that_git_would_read_is_named(fifo: str) -> None:
+    """One that an agent has left in a repository, or that the user's configuration names."""
+    with tempfile.TemporaryDirectory(prefix="aos-") as made, pytest.MonkeyPatch.context() as patch:
+        home = Path(made) / "work/home"
+        commit(home.parent)
+        (home.parent / "in").mkdir()
+        (home.parent / "in/new").touch()
+        (home / ".config/git").mkdir(parents=True)
+        patch.setenv("HOME", str(home))
+        patch.delenv("XDG_CONFIG_HOME", raising=False)
+        names = {"home/ignored": "core.excludesFile", "home/included": "include.path"}
+        if key := names.get(fifo, "core.attributesFile" if fifo.startswith("..") else ""):
+            run_git(home, "config", "-f", str(home / ".gitconfig"), key, str(home.parent / fifo))
+        (home.parent / fifo).unlink(missing_ok=True)
+        os.mkfifo(home.parent / fifo)
+        (home.parent / "file").write_text("y\n")  # of the same size, so that git reads it, and attributes with it
+
+        told = str(describe_changes(str(home.parent)))
+
+    assert re.search(f"git (config|status) reads .*{os.path.basename(fifo)}, which is a FIFO", told)
 
 
 def test_git_says_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

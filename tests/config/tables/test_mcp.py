@@ -10,6 +10,7 @@ from agentos.config.reload import compare_configs
 from agentos.mcp.servers import read_secrets
 from agentos.mcp.settings import ServerSettings
 from agentos_sdk.errors import Unavailable
+from tests.support.runs.rows import each_row
 
 
 def read(directory: Path, text: str) -> ServerSettings:
@@ -96,7 +97,8 @@ def test_each_mistake_has_its_line_and_its_fix(tmp_path: Path) -> None:
         "1: mcp.servers.a: expected exactly one of command, script and url"
     ]
     assert mistakes(tmp_path, '[mcp.servers.a]\nurl = "ftp://a.test/"\nnetwork = "host"\n') == [
-        "2: mcp.servers.a.url: expected https://HOST/PATH, or http:// for a server on this host",
+        "2: mcp.servers.a.url: expected https://HOST/PATH, or http:// for a server on this host: a URL begins with "
+        "http:// or https://",
         "3: mcp.servers.a.network: only a server that is a program has this, and this one has a url",
     ]
     assert mistakes(tmp_path, '[mcp.servers.a]\ncommand = ["x"]\nisolation = "none"\nshare = "some"\n') == [
@@ -110,6 +112,22 @@ def test_each_mistake_has_its_line_and_its_fix(tmp_path: Path) -> None:
     assert mistakes(tmp_path, "[mcp]\nservers = 7\n") == [
         "2: mcp.servers: expected a table for each server, [mcp.servers.NAME]"
     ]
+
+
+@each_row("url", ["https://", "http://[::1", "https://a.test:0/", "https://u:p@a.test/", "http://a b/", "//a.test/"])
+def test_a_server_has_a_url_to_which_a_request_can_be_sent(tmp_path: Path, url: str) -> None:
+    [mistake] = mistakes(tmp_path, f'[mcp.servers.a]\nurl = "{url}"\n')
+
+    assert mistake.startswith(
+        "2: mcp.servers.a.url: expected https://HOST/PATH, or http:// for a server on this host: "
+    )
+
+
+@each_row("key, value", [("url", "5"), ("command", "[5]"), ("script", "[]"), ("command", '"cat"'), ("url", "[]")])
+def test_what_runs_counts_as_given_where_it_is_no_valid_value(tmp_path: Path, key: str, value: str) -> None:
+    [mistake] = mistakes(tmp_path, f"[mcp.servers.a]\n{key} = {value}\n")
+
+    assert mistake.startswith(f"2: mcp.servers.a.{key}")
 
 
 def test_check_warns_of_shared_servers_and_of_secrets_that_are_missing(

@@ -50,7 +50,17 @@ def test_a_file_sets_a_collector_for_traces() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://", "http://a:b@c", "http://c:99999", "http://c/v1/traces"],
+    [
+        "127.0.0.1:4318",
+        "grpc://127.0.0.1:4317",
+        "http://",
+        "http://a:b@c",
+        "http://c:99999",
+        "http://c/v1/traces",
+        "http://[::1",
+        "http://::1]",
+        "https://[x]",
+    ],
 )
 def test_a_collector_is_a_url_without_a_path(url: str) -> None:
     assert said(f'[otel]\nendpoint = "{url}"\n') == [

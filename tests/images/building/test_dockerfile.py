@@ -1,8 +1,12 @@
 """The parser of Dockerfiles: lines, heredocs, words and variables, and what is refused with its line."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from agentos.images.building.dockerfile import (
+    MAX_TOLD,
     BadDockerfile,
     Instruction,
     expand,
@@ -11,6 +15,9 @@ from agentos.images.building.dockerfile import (
     read_pairs,
     split_words,
 )
+from agentos.images.building.plan import plan_build
+from agentos.images.store import Images
+from tests.support.runs.rows import each_row
 
 VARIABLES = {"A": "one", "EMPTY": "", "P": "/opt"}
 ONE = Instruction(7, "COPY", "x")
@@ -108,6 +115,32 @@ def test_words_that_cannot_be_expanded_are_refused(word: str, expected: str) -> 
 def test_a_first_line_of_any_length_is_read_in_time() -> None:
     """The limit of a test ends one that takes the square of it."""
     assert parse(f"# a=b{' ' * 1_000_000}c\nFROM a\n").stages[0].base == "a"
+
+
+NINES = "9" * 5000
+
+
+@each_row(
+    "text",
+    [
+        f"FROM {NINES}",
+        f"FROM scratch\nCOPY --from={NINES} a b",
+        f"FROM scratch AS {'a' * 10_000} x",
+        f"FROM scratch\nENV A=1 {NINES}",
+        f"FROM scratch\nRUN x\nENV A='{NINES}",
+    ],
+)
+def test_a_mistake_in_a_long_word_is_told_in_a_short_line(text: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="aos-") as place, pytest.raises(BadDockerfile) as error:
+        plan_build(parse(text), Images(Path(place)), {}, "", root=True)
+
+    assert len(str(error.value)) < 2 * MAX_TOLD
+
+
+@each_row("target", [NINES, "9" * 19, "1", "\u0669"])
+def test_a_target_of_any_number_is_looked_for(target: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="aos-") as place, pytest.raises(BadDockerfile, match="--target"):
+        plan_build(parse("FROM scratch"), Images(Path(place)), {}, target, root=True)
 
 
 def test_variables_that_double_each_other_come_to_an_end() -> None:

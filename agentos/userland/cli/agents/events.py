@@ -18,6 +18,7 @@ from agentos.userland.cli.common import (
     check_reply,
     kernel,
     kernel_options,
+    parse_agent,
     plural,
     print_json_line,
     table_width,
@@ -90,7 +91,7 @@ def events(
         return
     try:
         with kernel(socket_path) as client:
-            about = [int(agent) if agent.isdecimal() else agent for agent in agents]
+            about = [parse_agent(agent) for agent in agents]
             ids = find_agents(client, about)
             boot = check_reply(client.subscribe(list(types) or ["*"], agents=about or None, since=0))["boot"]
             if ids and (not types or any(matches(one, CHANGED) for one in types)):

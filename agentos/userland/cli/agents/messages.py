@@ -11,6 +11,7 @@ from agentos.userland.cli.common import (
     check_reply,
     kernel,
     kernel_options,
+    parse_number,
     print_json,
     print_result,
     socket_option,
@@ -27,7 +28,7 @@ def send(name: str, message: str, socket_path: str | None, as_json: bool) -> Non
 
     MESSAGE is JSON, or else plain text.
     """
-    to: dict[str, Any] = {"to": int(name)} if name.isdecimal() else {"to_name": name}
+    to: dict[str, Any] = {"to": parse_number(name)} if name.isdecimal() else {"to_name": name}
     with kernel(socket_path) as client:
         reply = check_reply(client.send_message(parse_message(message), **to))
     print_result(f"delivered to {name} (id {reply['delivered_to']})", reply, as_json)
@@ -65,3 +66,5 @@ def parse_message(text: str) -> object:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise Failed("JSON that is nested too deeply") from None

@@ -13,6 +13,7 @@ from agentos.userland.cli.common import (
     check_reply,
     kernel,
     kernel_options,
+    parse_number,
     parse_permission_set,
     print_result,
     printable,
@@ -260,7 +261,7 @@ def parse_limits(given: tuple[str, ...]) -> dict[str, object]:
         if name not in LIMITS:
             hint = suggest_name(name, LIMITS) or f", expected one of {', '.join(LIMITS)}"
             raise Failed(f"--limit {name}: no such limit{hint}")
-    return {name: int(value) if value.isdecimal() else value for name, value in named.items()}
+    return {name: parse_number(value) if value.isdecimal() else value for name, value in named.items()}
 
 
 def parse_budget(given: str) -> dict[str, object]:

@@ -16,7 +16,16 @@ import click
 from click.core import ParameterSource
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_json_line, printable, table_width
+from agentos.userland.cli.common import (
+    Failed,
+    json_option,
+    parse_number,
+    plural,
+    print_json,
+    print_json_line,
+    printable,
+    table_width,
+)
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.times import FORMS, format_time, read_time
 from agentos_sdk.clients.suggestions import suggest_name
@@ -247,7 +256,7 @@ def make_query(
 ) -> "Query":
     from agentos.services.audit.query import Query
 
-    number = int(agent) if agent is not None and agent.isdecimal() else None
+    number = parse_number(agent) if agent is not None and agent.isdecimal() else None
     return Query(
         agent=number,
         name=agent if number is None else None,

@@ -104,9 +104,13 @@ class Sender:
 
 
 def add_stdin(archive: tarfile.TarFile, top: str, copied: Copied) -> None:
-    with tempfile.TemporaryFile() as kept:  # an archive says the size first
-        while data := sys.stdin.buffer.read(PIECE):
-            kept.write(data)
+    with tempfile.TemporaryFile(buffering=0) as kept:  # an archive says the size first
+        try:
+            while data := sys.stdin.buffer.read(PIECE):
+                while data:
+                    data = data[kept.write(data) :]
+        except OSError as error:
+            raise Failed(f"stdin, which is kept in {tempfile.gettempdir()}: {error.strerror}") from None
         size = kept.tell()
         kept.seek(0)
         add_file(archive, top, kept, size, 0o644, copied)

@@ -202,12 +202,22 @@ def extract(info: tarfile.TarInfo, parts: list[str], top: int, reader: Archive, 
                     os.mkdir(name, 0o700 | info.mode & 0o777, dir_fd=directory)
                 stack.enter_context(open_directory(name, directory))
                 return
-            file = stack.enter_context(open(create(name, info.mode, directory), "wb"))
+            receive(name, directory, info, reader)
         except OSError as error:
             raise Failed(f"{'/'.join(parts)}: {error.strerror}") from None
-        for data in reader.pieces(info.size):
-            file.write(data)
     copied.files, copied.bytes = copied.files + 1, copied.bytes + info.size
+
+
+def receive(name: str, directory: int, info: tarfile.TarInfo, reader: Archive) -> None:
+    """Make a file of what comes; where not all of it comes, or has room, no part of it is left."""
+    with open(create(name, info.mode, directory), "wb", buffering=0) as file:
+        try:
+            for data in reader.pieces(info.size):
+                while data:
+                    data = data[file.write(data) :]
+        except BaseException:
+            os.unlink(name, dir_fd=directory)
+            raise
 
 
 def create(name: str, mode: int, directory: int) -> int:

@@ -1,5 +1,6 @@
 """``agentos init``: writes a configuration file to begin with."""
 
+from io import RawIOBase
 from pathlib import Path
 
 import click
@@ -55,12 +56,22 @@ def init(file: Path) -> None:
     try:
         is_empty = file.exists() and file.stat().st_size == 0
         with open(
-            file, "r+" if is_empty else "x"
+            file, "r+b" if is_empty else "xb", buffering=0
         ) as opened:  # not replaced: an agent that works here can't write to it
-            opened.write(TEMPLATE)
+            fill(opened, TEMPLATE.encode())
     except FileExistsError:
         raise Failed(f"{file} exists, and is left as it is: remove it first, or name another file") from None
     except OSError as error:
         raise Failed(f"{file}: {error.strerror}") from None
     also = "" if file == CONFIG else f" {file}"
     click.echo(f"{file} written: see what is in it, then `agentos check{also}` and `agentos run{also}`")
+
+
+def fill(file: RawIOBase, text: bytes) -> None:
+    """Write a file that is empty; where that fails it is empty again, so that the next `agentos init` fills it."""
+    try:
+        while text:
+            text = text[file.write(text) or 0 :]
+    except OSError:
+        file.truncate(0)
+        raise

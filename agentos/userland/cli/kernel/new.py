@@ -108,9 +108,17 @@ def render_preset(preset_name: str, name: str) -> str:
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write the files into a directory that is made, or is empty; raises ``Failed`` if it has files."""
+    """Write the files into a directory that is made, or is empty; raises ``Failed`` if it has files.
+
+    Where one can't be written the directory is empty again. Raises ``OSError``.
+    """
     directory.mkdir(exist_ok=True)
     if any(directory.iterdir()):
         raise Failed(f"{directory} isn't empty, and is left as it is: name another directory")
-    for name, text in files.items():
-        (directory / name).write_text(text)
+    try:
+        for name, text in files.items():
+            (directory / name).write_text(text)
+    except OSError:
+        for name in files:
+            (directory / name).unlink(missing_ok=True)
+        raise

@@ -20,7 +20,7 @@ def list_servers(file: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
     try:
         servers = tomllib.loads(text).get("mcp", {}).get("servers", {})
         return {name: table for name, table in servers.items() if isinstance(table, dict)}
-    except (ValueError, AttributeError):
+    except (ValueError, RecursionError, AttributeError):
         raise Failed(f"{file}: not a right configuration: `agentos check` says what is wrong with it") from None
 
 

@@ -12,6 +12,7 @@ import click
 from agentos.userland.cli import completed
 from agentos.userland.cli.agents.inspect import EFFECTS, format_limit, format_size, is_restrictive
 from agentos.userland.cli.common import (
+    MAX_SET_BYTES,
     Failed,
     agent_fields,
     check_reply,
@@ -19,11 +20,14 @@ from agentos.userland.cli.common import (
     json_option,
     kernel,
     kernel_options,
+    parse_agent,
+    parse_number,
     parse_object,
     parse_permission_set,
     print_json,
     print_lines,
     print_result,
+    read_text_file,
     text_width,
 )
 from agentos.userland.cli.main import CONFIG
@@ -123,19 +127,19 @@ def read_set_file(file: Path) -> dict[str, Any]:
     from agentos.permissions.patterns.base import Names
     from agentos.permissions.sets.files import BadSet, read_set
 
+    text = read_text_file(file, MAX_SET_BYTES)
     try:
-        text = file.read_text()
         found = parse_object(str(file), text) if file.suffix == ".json" else tomllib.loads(text)
         names = Names(os.path.expanduser("~"), config=os.path.dirname(find_project().file))
         read_set(found, str(file), project_sets(), names)
     except ConnectionFailed as error:
         raise Failed(str(error)) from None
-    except OSError as error:
-        raise Failed(f"{file}: {error.strerror}") from None
     except BadSet as error:
         raise Failed(f"{file}: {error}") from None
-    except ValueError as error:  # TOML's and Unicode's errors
+    except ValueError as error:  # TOML's
         raise Failed(f"{file}: {error}") from None
+    except RecursionError:
+        raise Failed(f"{file}: nested too deeply") from None
     return found
 
 
@@ -206,7 +210,7 @@ def explain(agent: str, call: str, args: tuple[str, ...], socket_path: str | Non
     agents; for HTTP a URL, with a method in front if it isn't GET, or CONNECT HOST:PORT for a tunnel through a filtered
     network; for any call, its request in JSON. Words that begin with a dash stand behind --.
     """
-    caller: str | int = int(agent) if agent.isdecimal() else agent
+    caller = parse_agent(agent)
     with kernel(socket_path) as client:
         found = check_reply(client.explain(caller, call, request(call.upper(), args)))
     print_lines((f"{name:<8}  {found[name]}" for name in ("decision", "rule", "reason")), found, as_json)
@@ -232,7 +236,7 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
         "WRITE": {"path": first, "content": ""},
         "THINK": {"prompt": "?", "model": first},
         "SEND": {"to_name": first, "message": None},
-        **dict.fromkeys(AGENT_CALLS, {"id": int(first)} if first.isdecimal() else {"name": first}),
+        **dict.fromkeys(AGENT_CALLS, {"id": parse_number(first)} if first.isdecimal() else {"name": first}),
     }
     if call not in fields or len(args) > 1:
         raise Failed(f"{' '.join(args)}: expected the request of {call} in JSON, such as '{{}}'")

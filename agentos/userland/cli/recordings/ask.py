@@ -7,7 +7,14 @@ from typing import Any
 import click
 
 from agentos.recordings.reader import RecordedCall
-from agentos.userland.cli.common import Failed, kernel, print_json, print_table, printable
+from agentos.userland.cli.common import (
+    Failed,
+    kernel,
+    parse_number,
+    print_json,
+    print_table,
+    printable,
+)
 from agentos.userland.recordings.questions import CantAsk, build_question
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
@@ -24,7 +31,7 @@ def ask_again(moment: str, models: Sequence[str], times: int, socket_path: str |
     name, _, number = moment.rpartition("@")
     if not name or not number.isdecimal():
         raise click.BadParameter(f"expected REC@N, with --only, got {moment!r}", param_hint="MOMENT")
-    recorded = find_question(name, int(number))
+    recorded = find_question(name, parse_number(number))
     try:
         question, left_out = build_question(recorded.request)
     except CantAsk as error:

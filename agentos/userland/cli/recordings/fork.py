@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,15 +15,19 @@ from agentos.recordings.format import SUFFIX
 from agentos.recordings.reader import RecordedCall, Recording
 from agentos.userland.cli.approvals.approvals import is_terminal
 from agentos.userland.cli.common import (
+    MAX_FILE_BYTES,
     Failed,
     check_reply,
     kernel,
+    parse_number,
     parse_object,
     plural,
     print_json,
     print_lines,
     print_table,
     printable,
+    read_stdin,
+    read_text_file,
 )
 from agentos.userland.cli.permissions.permissions import held_lines
 from agentos_sdk import AgentOSClient, AgentOSError
@@ -59,12 +64,9 @@ def choose_answer(edit: str | None, say: str | None, call: Sequence[str]) -> Ans
         return Answer("--call", {"content": "", "tool_calls": [made], "finish_reason": "tool_calls"})
     if edit is None:
         return None
-    try:
-        with click.open_file(edit, encoding="utf-8") as file:
-            source = edit if edit != "-" else "--edit"
-            return Answer(source, parse_object(source, file.read()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failed(f"--edit {edit}: {getattr(error, 'strerror', None) or 'expected text in UTF-8'}") from None
+    source = edit if edit != "-" else "--edit"
+    text = read_stdin(MAX_FILE_BYTES) if edit == "-" else read_text_file(Path(edit))
+    return Answer(source, parse_object(source, text))
 
 
 @frozen
@@ -97,7 +99,7 @@ class Moment:
 def open_moment(text: str, answer: Answer | None, models: Sequence[str], times: int) -> Moment:
     """Find the question ``REC@N``, which is to be forked for each model so many times."""
     name, _, number = text.rpartition("@")
-    recorded, recording = find_question(name, int(number)), open_recording(name, None)
+    recorded, recording = find_question(name, parse_number(number)), open_recording(name, None)
     fields: Json = {"path": str(recording.path.absolute()), "then": "live", "until": recorded.begin}
     if answer is not None:
         fields |= {"until": recorded.begin + 1, "edits": {str(recorded.begin): answer.reply}}

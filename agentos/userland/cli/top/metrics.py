@@ -15,6 +15,7 @@ from agentos.userland.cli.common import (
     check_reply,
     kernel,
     kernel_options,
+    parse_agent,
     plural,
     print_json,
     print_table,
@@ -70,8 +71,8 @@ def metrics(agent: str | None, history: str | None, socket_path: str | None, as_
 
 def find_agent(client: AgentOSClient, name: str) -> int:
     """The id of the agent that has, or had last, that name."""
-    if name.isdecimal():
-        return int(name)
+    if isinstance(given := parse_agent(name), int):
+        return given
     ids = [int(agent["id"]) for agent in client.list_agents(all=True) if agent["name"] == name]
     if not ids:
         raise Failed(f"no agent is called {name!r}", {"code": "not_found"})

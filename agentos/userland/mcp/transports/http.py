@@ -61,7 +61,7 @@ class HTTPOptions:
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``, with an IPv6 address in brackets. Raises :class:`HTTPError`."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
         raise HTTPError(f"--http: expected HOST:PORT such as 127.0.0.1:8766, got {text!r}")
     return host.strip("[]"), int(port)
 
@@ -147,7 +147,7 @@ class ClientApp:
         try:
             message = json.loads(body)
             number, _ = message["id"], message["method"]
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, RecursionError, TypeError, LookupError):
             return  # not a request
         params = {"requestId": number, "reason": "the client has disconnected"}
         notice = json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode()

@@ -243,7 +243,9 @@ async def test_without_a_kernel_a_client_is_told_so(url: str, tmp_path: Path) ->
             await client.list_tools()
 
 
-@each_row("text", ["8766", ":8766", "localhost", "localhost:", "localhost:x", "localhost:70000"])
+@each_row(
+    "text", ["8766", ":8766", "localhost", "localhost:", "localhost:x", "localhost:70000", "localhost:" + "9" * 5000]
+)
 def test_an_address_has_a_host_and_a_port(text: str) -> None:
     from agentos.userland.mcp.transports import http
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,15 +187,16 @@ def endpoint(client: AgentOSClient) -> Mapping[str, str]:
     return {**os.environ, **read_preset("agents").environment(), "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key}
 
 
-def demo(python: str) -> None:
+def demo(python: str, chosen: Sequence[str]) -> None:
     say(
-        "A program of the OpenAI Agents SDK (demos/framework_faults/app.py) is asked for four things, one after the "
-        "other. The tool that it calls loops, leaks, forks or crashes. Each runs as a process of yours first, then as "
-        "an agent: `agentos spawn --framework agents app.py`."
+        f"A program of the OpenAI Agents SDK (demos/framework_faults/app.py) is asked to {', '.join(chosen)}, one "
+        "after the other. The tool that it calls does so. Each runs as a process of yours first, then as an agent: "
+        "`agentos spawn --framework agents app.py`."
     )
     with stage.kernel(HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
         env = endpoint(client)
-        for name, fault in FAULTS.items():
+        for name in chosen:
+            fault = FAULTS[name]
             stage.heading(fault.heading)
             with plainly(python, name, env) as program:
                 show("plain", fault.watch_plain(program))
@@ -212,13 +213,17 @@ def show(how: str, seen: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="agentos demo framework_faults", description=TITLE)
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has the package openai-agents")
-    python: str = parser.parse_args().python
+    parser.add_argument("faults", nargs="*", default=list(FAULTS), help=f"of {', '.join(FAULTS)}; default: all")
+    arguments = parser.parse_args()
+    python: str = arguments.python
+    if unknown := set(arguments.faults) - FAULTS.keys():
+        parser.error(f"no fault: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
 
     def run() -> None:
         stage.title(TITLE)
         if subprocess.run([python, "-c", HAS_PACKAGE], stderr=subprocess.DEVNULL).returncode != 0:
             raise stage.DemoError(f"{python} lacks the package openai-agents: pip install openai-agents, or --python")
-        demo(python)
+        demo(python, arguments.faults)
 
     stage.run_demo(run)
 

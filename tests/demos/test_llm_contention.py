@@ -8,6 +8,7 @@ import pytest
 
 from demos.llm_contention.figures import Result, Summary, fairness, rows
 from tests.demos.conftest import Interrupted, Run, left_nothing
+from tests.support.runs.rounds import some
 
 FIVE = ["ada", "bert", "cleo", "dora", "emil"]
 
@@ -39,7 +40,7 @@ def test_the_kernel_answers_every_agent_and_is_fairer_than_the_other_ways(run: R
     assert float(ours["fairness"]) > max(float(direct["fairness"]), float(queue["fairness"]))
 
 
-@pytest.mark.parametrize("when", ["ask three questions each", "The same without the kernel"])
+@pytest.mark.parametrize("when", some(["The same without the kernel", "ask three questions each"], 1))
 def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, interrupted: Interrupted) -> None:
     interrupted("llm_contention", when)
 

@@ -1,29 +1,28 @@
 """The demo of three coding agents: their attempts are compared, one is taken, and the budget holds for all."""
 
 import re
+from collections.abc import Sequence
+from importlib.util import find_spec
 
 import pytest
 
 from tests.demos.conftest import Run
+from tests.support.runs.rounds import some
 
-
-def check(shown: str, ways: list[str]) -> None:
-    assert [re.findall(rf"I ask by (.*{way})", shown) != [] for way in ways] == [True] * len(ways), shown
-    verdicts = re.findall(r"^ +task-\d +(\w+)-coder +(passed|exit 1) ", shown, re.M)
-    assert verdicts == [("anthropic", "exit 1"), ("openai", "passed"), ("gemini", "passed")], shown
-    assert re.search(r"^tokens of all three: [\d,]+ of 60,000$", shown, re.M)
-
-
-def test_three_programs_repair_one_repository_by_plain_http(run: Run) -> None:
-    shown = run("three_agents", "--plain")
-
-    check(shown, ["plain HTTP"])
-    assert shown.count("by plain HTTP") == 3
+SDKS = ("anthropic", "openai", "google.genai")  # whose import takes most of the CPU time
+PLAIN, BY_SDKS = ["plain HTTP"] * 3, ["Anthropic's SDK", "OpenAI's SDK", "Google's SDK"]
 
 
 @pytest.mark.usefixtures("long")
-def test_three_programs_repair_one_repository_by_the_vendors_sdks(run: Run) -> None:
-    for package in ("anthropic", "openai", "google.genai"):
-        pytest.importorskip(package)
+@pytest.mark.parametrize(("options", "ways"), some([(["--plain"], PLAIN), ([], BY_SDKS)], 1))
+def test_three_programs_repair_one_repository(run: Run, options: Sequence[str], ways: Sequence[str]) -> None:
+    if not options and (missing := [package for package in SDKS if find_spec(package) is None]):
+        pytest.skip(f"{', '.join(missing)} isn't installed: the SDKs are NOT tested")
 
-    check(run("three_agents"), ["Anthropic's SDK", "OpenAI's SDK", "Google's SDK"])
+    shown = run("three_agents", *options)
+
+    assert [way for way in ways if not re.search(rf"I ask by .*{way}", shown)] == [], shown
+    assert shown.count("by plain HTTP") == ways.count("plain HTTP"), shown
+    verdicts = re.findall(r"^ +task-\d +(\w+)-coder +(passed|exit 1) ", shown, re.M)
+    assert verdicts == [("anthropic", "exit 1"), ("openai", "passed"), ("gemini", "passed")], shown
+    assert re.search(r"^tokens of all three: [\d,]+ of 60,000$", shown, re.M)

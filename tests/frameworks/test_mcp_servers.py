@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,6 @@ class Server:
 
 
 SERVERS = {
-    "files": Server(
-        "npx -y @modelcontextprotocol/server-filesystem /workspace",
-        ("read_text_file", {"path": "/workspace/tides.txt"}, "noon"),
-        ("read_text_file", {"path": "/etc/passwd"}, "Access denied - path outside allowed directories"),
-        ["--workspace={work}"],
-    ),
     "fetch": Server(
         "uvx mcp-server-fetch --allow-private-ips",
         ("fetch", {"url": "http://127.0.0.1:{port}/tides"}, "High water is at noon."),
@@ -56,6 +51,12 @@ SERVERS = {
         ),
         # Loopback is reached by the filter, too; with Node.js it installs a package of npm at its first page.
         ["--domain=127.0.0.1:{port}", "-eno_proxy=", "-eNO_PROXY=", "-ePATH=/agent/bin"],
+    ),
+    "files": Server(
+        "npx -y @modelcontextprotocol/server-filesystem /workspace",
+        ("read_text_file", {"path": "/workspace/tides.txt"}, "noon"),
+        ("read_text_file", {"path": "/etc/passwd"}, "Access denied - path outside allowed directories"),
+        ["--workspace={work}"],
     ),
     "git": Server(
         "uvx mcp-server-git --repository /workspace",
@@ -107,13 +108,26 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def add(kernel: Kernel, site: HttpServer, work: Path) -> Callable[[str], None]:
+    """Adds one of the servers, which installs it, unless another test has."""
+
+    @cache
+    def add_server(name: str) -> None:
+        options = [option.format(port=site.port, work=work) for option in SERVERS[name].options]
+        words = ["mcp", "add", name, "--yes", *options, "--", *SERVERS[name].command.split()]
+        added = run_agentos(words, kernel.place, {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket})
+        assert (added.stderr, added.returncode) == ("", 0), added.stdout
+
+    return add_server
+
+
 @pytest.mark.parametrize("name", some(SERVERS, 1))
 def test_an_agent_calls_a_tool_of_an_added_server_and_is_told_its_errors(
-    kernel: Kernel, site: HttpServer, work: Path, name: str
+    kernel: Kernel, site: HttpServer, add: Callable[[str], None], name: str
 ) -> None:
     server = SERVERS[name]
-    options = [option.format(port=site.port, work=work) for option in server.options]
-    add(kernel, name, *options, "--", *server.command.split())
+    add(name)
     calls = [(f"{name}.{tool}", arguments) for tool, arguments, _ in (server.works, server.fails)]
     permissions = {"level": "sandboxed", "allow": {"tools": [f"{name}.*"]}}
     with kernel.client() as operator:
@@ -130,25 +144,12 @@ def test_an_agent_calls_a_tool_of_an_added_server_and_is_told_its_errors(
     assert fails["is_error"] == server.marked
 
 
-def test_a_page_that_no_rule_allows_is_not_fetched(kernel: Kernel) -> None:
+def test_a_page_that_no_rule_allows_is_not_fetched(kernel: Kernel, add: Callable[[str], None]) -> None:
+    add("fetch")
     with http_server() as other, kernel.client() as operator:
         other.answers["/tides"] = response(PAGE)
-        add(
-            kernel,
-            "closed",
-            "--domain=127.0.0.1:1",
-            *SERVERS["fetch"].options[1:],
-            "--",
-            *SERVERS["fetch"].command.split(),
-        )
-        refused = up(operator.tool_call("closed.fetch", {"url": other.url("/tides")}))
+        refused = up(operator.tool_call("fetch.fetch", {"url": other.url("/tides")}))
 
     assert refused["is_error"]
     assert "High water" not in text_of(refused)
     assert other.connections == 0
-
-
-def add(kernel: Kernel, name: str, *words: str) -> None:
-    env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
-    added = run_agentos(["mcp", "add", name, "--yes", *words], kernel.place, env)
-    assert (added.stderr, added.returncode) == ("", 0), added.stdout

@@ -51,30 +51,52 @@ def log_in(browser: Any, kernel: Kernel, role: Role = "operator", **options: obj
     """A browser context with a session of its own."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce", **options)
     context.set_default_timeout(PATIENCE * 1000)
+    context.add_init_script(LOAD)
     renew(context, kernel, role)
     return context
 
 
 def renew(context: Any, kernel: Kernel, role: Role = "operator") -> None:
     """Log in once more, as after a restart of the kernel."""
-    page = context.new_page()
+    page = take_tab(context)
     page.goto(link_of(kernel, role))
     page.locator("#status", has_text=SHOWN).wait_for(state="attached")
-    page.close()
+    leave_tab(page)
+
+
+# -- Tabs --------------------------------------------------------------------------------------------------------------
+# A new tab is a new process, which takes as much CPU time as the page that is shown in it. So a tab that has been used
+# shows an image of the same origin until it loads its next page.
+
+
+def take_tab(context: Any) -> Any:
+    return next((page for page in context.pages if page.url.endswith("/icon.svg")), None) or context.new_page()
+
+
+def leave_tab(page: Any) -> None:
+    page.goto(page.evaluate("document.querySelector('link[rel=icon]').href"))
 
 
 @contextmanager
-def pages(context: Any, kernel: Kernel) -> Iterator[Open]:
-    """``show("agents?filter=x", width=390)``: a page that is shown; nothing may be said on its console."""
+def pages(context: Any, kernel: Kernel, keep: bool = False) -> Iterator[Open]:
+    """``show("agents?filter=x", width=390)``: a page that is shown; nothing may be said on its console.
+
+    With ``keep``, the tab of the first one is left to the next test.
+    """
     opened: list[Any] = []
     said: list[str] = []
     base = urlsplit(link_of(kernel))._replace(path="/", query="", fragment="").geturl()
 
+    def on_console(message: Any) -> None:
+        said.append(message.text)
+
+    def on_error(error: Any) -> None:
+        said.append(str(error))
+
     def show(target: str = "overview", width: int = 1280, height: int = 800) -> Any:
-        page = context.new_page()
-        page.add_init_script(LOAD)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
+        page = take_tab(context)
+        page.on("console", on_console)
+        page.on("pageerror", on_error)
         page.set_viewport_size({"width": width, "height": height})
         page.goto(f"{base}#/{target}")
         page.locator("#status", has_text=SHOWN).wait_for(state="attached")
@@ -84,7 +106,12 @@ def pages(context: Any, kernel: Kernel) -> Iterator[Open]:
     try:
         yield show
     finally:
-        for page in opened:
+        kept = opened[:1] if keep else []
+        for page in kept:
+            leave_tab(page)
+            page.remove_listener("console", on_console)
+            page.remove_listener("pageerror", on_error)
+        for page in opened[len(kept) :]:
             page.close()
     assert [text for text in said if "WebSocket" not in text and "ERR_CONNECTION" not in text] == []
 
@@ -93,7 +120,9 @@ def violations(page: Any) -> Any:
     """What axe finds on a page: each rule, with the first element that breaks it."""
     from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
 
-    page.evaluate(AXE_FILE_PATH.read_text())
-    found = """async () => (await axe.run({ resultTypes: ["violations"] }))
+    if page.evaluate("!window.axe"):
+        page.evaluate(AXE_FILE_PATH.read_text())
+    # What it would load before is style sheets of other origins and media, which pages of ours can't have.
+    found = """async () => (await axe.run({ resultTypes: ["violations"], preload: false }))
       .violations.map((one) => [one.id, one.nodes[0].html])"""
     return page.evaluate(found)

@@ -244,7 +244,7 @@ def kernel(kernels: None) -> Iterator[Kernel]:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
     """A real browser, of Playwright."""
     from tests.web.chromium import browser
@@ -259,11 +259,13 @@ def browser(kernel: Kernel) -> Browser:
 
 
 @pytest.fixture(scope="module")
-def context(chromium: Any, kernel: Kernel) -> Any:
+def context(chromium: Any, kernel: Kernel) -> Iterator[Any]:
     """A browser that has logged in."""
     from tests.web.chromium import log_in
 
-    return log_in(chromium, kernel)
+    made = log_in(chromium, kernel)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -271,5 +273,5 @@ def open_page(kernel: Kernel, context: Any) -> "Iterator[Open]":
     """Opens pages, which are closed after the test."""
     from tests.web.chromium import pages
 
-    with pages(context, kernel) as show:
+    with pages(context, kernel, keep=True) as show:
         yield show

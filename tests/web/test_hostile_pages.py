@@ -206,7 +206,7 @@ def test_streams_that_a_page_doesnt_read_arent_kept(kernel: Kernel, browser: Bro
         for number in range(16):
             sock.sendall(call(number, b'"call":"SUBSCRIBE","args":{"event_types":["*"],"stream":true},"stream":true'))
         before = kernel.rss
-        for number in range(3000):
+        for number in range(1500):
             wire.call(EMIT, {"event_type": "custom.flood", "data": {"text": "x" * 3000, "number": number}})
         assert kernel.rss - before < 40 << 20
 

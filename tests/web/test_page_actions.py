@@ -380,9 +380,16 @@ def test_an_agent_that_has_ended_shows_no_present_memory(open_page: Open) -> Non
     assert page.locator("dt").filter(has_text=re.compile("^(memory|cpu|processes)$")).count() == 0
 
 
-def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:
-    viewer = log_in(chromium, kernel, "viewer")
-    with pages(viewer, kernel) as show:
+@pytest.fixture(scope="module")
+def viewer(chromium: Any, kernel: Kernel) -> Iterator[Any]:
+    """A browser that has logged in by a viewer's link."""
+    made = log_in(chromium, kernel, "viewer")
+    yield made
+    made.close()
+
+
+def test_a_viewer_is_told_why_it_may_not(viewer: Any, kernel: Kernel) -> None:
+    with pages(viewer, kernel, keep=True) as show:
         page = show("agents?agent=steady")
         button = page.get_by_role("button", name="stop")
         button.wait_for()
@@ -391,8 +398,8 @@ def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:
         assert page.evaluate("load('core/feed.js').then((feed) => Object.keys(feed.commands.peek()))") == []
 
 
-def test_a_viewer_sees_why_an_agent_failed_and_no_page_says_what_isnt_true(chromium: Any, kernel: Kernel) -> None:
-    with pages(log_in(chromium, kernel, "viewer"), kernel) as show:
+def test_a_viewer_sees_why_an_agent_failed_and_no_page_says_what_isnt_true(viewer: Any, kernel: Kernel) -> None:
+    with pages(viewer, kernel, keep=True) as show:
         page = show("overview")
         page.locator("#top .chip", has_text="viewer").wait_for()
         page.locator(".attention li", has_text="hopeless").get_by_text("exit status 2").first.wait_for()

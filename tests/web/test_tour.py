@@ -34,9 +34,12 @@ def kernel(kernels: None) -> Iterator[Kernel]:
 
 
 @pytest.fixture(scope="module")
-def contexts(chromium: Any, kernel: Kernel) -> dict[str, Any]:
+def contexts(chromium: Any, kernel: Kernel) -> Iterator[dict[str, Any]]:
     """A browser that has logged in, for each theme."""
-    return {theme: log_in(chromium, kernel, color_scheme=theme) for theme in ("dark", "light")}
+    made = {theme: log_in(chromium, kernel, color_scheme=theme) for theme in ("dark", "light")}
+    yield made
+    for context in made.values():
+        context.close()
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +117,7 @@ def test_a_page_of_the_tour(
     size: tuple[int, int],
     wait: Callable[[Any], None],
 ) -> None:
-    with pages(contexts[theme], kernel) as show:
+    with pages(contexts[theme], kernel, keep=True) as show:
         page = show(target, *size)
         wait(page)
         picture = place / f"{name}.png"

@@ -57,11 +57,13 @@ def command(kernel: Kernel, site: HttpServer) -> list[str]:
     return server_words(kernel)
 
 
-@pytest.fixture(params=["stdio", "http"])
-def server(request: pytest.FixtureRequest, kernel: Kernel, command: list[str]) -> Iterator[Server]:
-    if request.param == "stdio":
-        yield Server(command[0], behind=["--", *command[1:]])
-        return
+@pytest.fixture(scope="module")
+def by_stdio(command: list[str]) -> Server:
+    return Server(command[0], behind=["--", *command[1:]])
+
+
+@pytest.fixture(scope="module")
+def by_http(kernel: Kernel) -> Iterator[Server]:
     token = make_client(kernel.state_dir, "inspector-http", level="unrestricted")
     with served_by_command(kernel) as url:
         yield Server(url, ["--transport", "http", "--header", f"Authorization: Bearer {token}"])
@@ -85,10 +87,10 @@ def inspect(inspector: Path, server: Server, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, server: Server) -> None:
+def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, by_stdio: Server) -> None:
     from agentos.userland.mcp.tools import TOOLS
 
-    listed = inspect(inspector, server, "--method", "tools/list")["tools"]
+    listed = inspect(inspector, by_stdio, "--method", "tools/list")["tools"]
 
     assert [tool["name"] for tool in listed] == [tool.name for tool in TOOLS]
     for tool in listed:
@@ -96,10 +98,10 @@ def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, server: Se
         assert {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"} <= set(tool["annotations"])
 
 
-def test_a_tool_is_called_from_its_command_line(inspector: Path, server: Server) -> None:
+def test_a_tool_is_called_from_its_command_line(inspector: Path, by_http: Server) -> None:
     words = ("--method", "tools/call", "--tool-name", "agentos_exec", "--tool-arg", "command=echo hello")
 
-    done = inspect(inspector, server, *words)
+    done = inspect(inspector, by_http, *words)
 
     assert done["structuredContent"]["stdout"] == "hello\n"
 

@@ -41,8 +41,9 @@ def test_a_fork_begins_after_its_rights_were_shown_and_is_a_branch_of_its_record
     assert violations(question) == []
     shown.get_by_role("button", name="begin the fork").click()
 
-    question.get_by_text("has ended; before the question: identical").wait_for()
-    question.locator(".branches").get_by_role("link", name="coder-fork-1").click()
+    ended = question.get_by_role("status").filter(has_text="has ended; before the question: identical")
+    fork = ended.get_by_role("link").inner_text()
+    question.locator(".branches").get_by_role("link", name=fork).click()
     question.get_by_text(", live from call").wait_for()
     question.locator(".waterfall").get_by_role("button", name="THINK").last.click()
     question.locator(".detail pre", has_text="another answer").first.wait_for()

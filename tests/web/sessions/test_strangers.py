@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
 from tests.support.wire import PATIENCE
 from tests.web.chromium import SHOWN, find_chromium, log_in, renew
@@ -50,17 +50,12 @@ OPEN_FEED = (
 WORKER = "addEventListener('fetch', (event) => event.respondWith(new Response('of the stranger')));"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kernel(kernels: None) -> Iterator[Kernel]:
     """A kernel with a port that it keeps."""
     find_chromium()
-    started = Kernel(f'[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n')
-    try:
-        started.wait_ready()
+    with shared(f'[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n') as started:
         yield started
-        started.stop()
-    finally:
-        started.clean_up()
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_the_story_has_growing_delays_a_given_up_agent_and_an_unharmed_pair(run:
     assert sorted(stops) in (["ping", "pong", "unstable"], ["ping", "pong"])
 
 
-@pytest.mark.parametrize("number", some([signal.SIGTERM, signal.SIGINT, signal.SIGHUP], 1))
+@pytest.mark.parametrize("number", some([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], 1))
 def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing(
     number: signal.Signals, place: Path, environment: dict[str, str]
 ) -> None:

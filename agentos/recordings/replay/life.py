@@ -101,6 +101,7 @@ class LifeReplay:
     deliver: Callable[[Caller], None] | None = None  # what waited in its mailbox; once, before the first live call
     names: TreeNames | None = None  # of a fork's members, where it is one of several
     gate: trio.Event | None = None  # no call is done live before it
+    is_foreign: bool = False  # another kernel has made the recording: ids in it mean nothing in this one
     repeats_files: bool = True  # WRITE and READ are done again in its files, which are those that it began with
     live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
@@ -214,6 +215,7 @@ class LifeReplay:
         assert recorded is not None, "live calls aren't sealed"
         reply = recorded.reply
         if reply is None or reply.get("code") != why.code:
+            self.progress.replayed, self.left = self.progress.replayed - 1, self.left + 1  # it isn't made again
             await self._diverge(op, f"it was allowed, and is refused now: {why}", (), recorded)
 
     async def _diverge(

@@ -1,7 +1,7 @@
 """The calls of an agent that lives a recorded life again: rights are required as ever, and nothing is done outside."""
 
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, get_args
@@ -85,11 +85,13 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
             recorded, failed = answer, None
             try:
                 asked = name_itself(op, caller, request, life)
+                if op is Op.SUBSCRIBE:  # what came before it has been told
+                    asked = change(asked, {"since": None, "boot": None})
                 if op in IN_SCOPES and asked.scope is None:
                     recorded = answer or await life.find(op, request)
                     asked = choose_scope(asked, recorded)
                 found = await held.enter_async_context(syscall.preview(caller, asked))
-                do = found.act
+                do = found.act if syscall.waits else partial(_act_now, found.act)
             except CallError as error:
                 found, do, failed = Prepared((Right(op.name.lower()),), _nothing, about=""), None, error
             if isinstance(failed, REFUSALS):
@@ -149,7 +151,8 @@ def adapt(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:
 def name_itself(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:
     """The request with the agent's own id and name where it has those of the recorded one, which it was told.
 
-    Raises ``NotFound`` if it has another id that means nothing in this kernel.
+    Until it goes live, raises ``NotFound`` if it is about an agent that the recorded one had spawned, or has another
+    id that means nothing in this kernel.
     """
     own: dict[str, object] = {}
     for key in OWN_FIELDS if op in ABOUT_AGENTS else ():
@@ -158,8 +161,8 @@ def name_itself(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any
             own[key] = caller.name
         elif type(value) is int and value == life.id:
             own[key] = caller.id
-        elif type(value) is int and life.is_foreign and not life.live.is_set():
-            raise NotFound(f"{key}: {value} is an id of the kernel that has made the recording")
+        elif not life.live.is_set() and (value in life.spawned or (life.is_foreign and type(value) is int)):
+            raise NotFound(f"{key}: {value} is an agent of the recording")
     return change(request, own)
 
 
@@ -173,6 +176,10 @@ def ask_model(request: ThinkRequest, model: str) -> ThinkRequest:
     """The same question to another model; one for vectors stays as it is."""
     question = request.question
     return request if question.embed else replace(request, question=replace(question, model=model))
+
+
+async def _act_now(act: Callable[[Caller], object], call: Call) -> object:
+    return act(call.caller)
 
 
 def _nothing(call: Any) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentos.recordings.format import Life
+from agentos.recordings.reader import read_recording
 from agentos_sdk.testing.replays import run_replay
 from tests.recordings.written import line, write_recording
 from tests.support.kernel import Kernel, running, until
@@ -59,16 +60,35 @@ PROGRAMS = {
     "children": """
     for name in ("one", "two"):
         number = me.spawn(name, command=["sleep", "1000"])["id"]
-        print(me.inspect(agent_id=number)["name"], me.send_message(name, to=number)["success"])
-        print(me.exec("echo within", agent_id=number)["success"], me.kill(agent_id=number))
+        print(me.inspect(name=name)["name"], me.inspect(agent_id=number)["name"])
+        print(me.send_message(name, to=number)["success"], me.send_message(name, to_name=name)["success"])
+        print(me.exec("echo within", agent_id=number)["success"], me.kill(name=name))
     me.think("all ended")
 """,
 }
+SUBSCRIBERS = {
+    "subscriber": 'me.subscribe(["AGENT_*"])',
+    "late_subscriber": 'me.subscribe(["AGENT_*"], since=0)',
+    "half_subscriber": 'me.subscribe(["AGENT_*", "STATE_*"]); me.unsubscribe(["STATE_*"])',
+    "former_subscriber": 'me.subscribe(["AGENT_*"]); me.unsubscribe(all=True)',
+}
+SUBSCRIBES = """
+    {subscribes}
+    me.poll_events(max_events=1000)
+    me.think("subscribed")
+    if name == "crashes" and not os.path.exists("crashed"):
+        open("crashed", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    me.kill(agent_id=me.spawn(name + "-child", command=["sleep", "1000"])["id"])
+    print("AGENT_EXITED" in [event["type"] for event in me.poll_events(max_events=1000)["events"]], flush=True)
+"""
+PROGRAMS |= {name: SUBSCRIBES.format(subscribes=text) for name, text in SUBSCRIBERS.items()}
 HEAD = """
-import json, os, socket, subprocess
+import json, os, signal, socket, subprocess, sys
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
+    name = me.hello()["name"]
 """
 
 
@@ -81,13 +101,17 @@ def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     for name, text in PROGRAMS.items():
         (code / f"{name}.py").write_text(HEAD + text)
         toml += AGENT.format(name=name, code=code)
-    with running(toml) as started:
+    (code / "crashes.py").write_text(HEAD + SUBSCRIBES.format(subscribes=SUBSCRIBERS["subscriber"]))
+    toml += AGENT.format(name="crashes", code=code).replace("record = true", 'on_crash = "resume"\nworkspace = "keep"')
+    with running(toml.replace('"temporary"\non_crash', '"transient"\non_crash')) as started:
         with started.client() as client:
             for name in PROGRAMS:
                 in_state(client, name, "exited")
                 assert client.inspect(name)["end"]["reason"] == "exit status 0", client.logs(name)
                 manifest = started.state_dir / "recordings" / f"{name}-1.recording" / "recording.json"
                 until(partial(has_ended, manifest), f"{name} is recorded")
+            for name in ("one", "two"):
+                started.spawn(name)  # which aren't those that the recorded life had spawned
         yield started
 
 
@@ -144,3 +168,24 @@ def test_a_call_that_is_refused_today_is_named_where_it_stands(kernel: Kernel, t
 
     assert (found["verdict"], found["entries_replayed"]) == ("diverged", 0)
     assert found["divergence"].startswith("host/1, call 1, TOOL_CALL: it was allowed, and is refused now: ")
+
+
+@pytest.mark.parametrize("name", SUBSCRIBERS)
+def test_a_fork_is_told_the_events_that_it_has_subscribed_to(kernel: Kernel, name: str) -> None:
+    calls = read_recording(kernel.state_dir / "recordings" / f"{name}-1.recording").calls()
+    [number] = [call.begin for call in calls if call.call == "THINK"]
+    with kernel.client() as client:
+        found = run_replay(client, f"{name}-1", until=number + 1, then="live")
+
+        assert found["verdict"] == "identical", found["divergence"]
+        [recorded], [live] = lines(client, name, "stdout"), lines(client, f"{name}-fork", "stdout")
+        assert live == recorded
+        assert live == str(name != "former_subscriber")
+
+
+def test_a_life_that_goes_on_after_a_crash_is_told_the_events_that_it_has_subscribed_to(kernel: Kernel) -> None:
+    with kernel.client() as client:
+        in_state(client, "crashes", "exited")
+
+        assert any("goes on after the crash" in text for text in lines(client, "crashes", "kernel"))
+        assert lines(client, "crashes", "stdout") == ["True"]

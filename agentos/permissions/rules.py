@@ -150,8 +150,8 @@ class Rules:
 
     def _decide_object(self, right: Right, relation: AgentRelation | None) -> Decision:
         kind = KIND_OF_ACTION[right.action]
-        if kind in ("state_read", "state_write") and right.object is None:
-            return self.decide_call(right.action)  # rules are of global keys; private ones are the caller's own
+        if right.object is None and relation is None:
+            return self.decide_call(right.action)  # of a private key, or an object that isn't there, no rule is
         if right.action == "tools":
             return self.decide_call(right.action)  # it lists only what the caller may call
         if kind == "models" and not any(rule.kind == "models" for rule in self.set.rules):

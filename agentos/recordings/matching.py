@@ -28,6 +28,9 @@ from agentos.llm.cassettes.recorded_question import (
     read_escapes,
     write_canonical,
 )
+from agentos_sdk.calls.by_opcode import request_types
+from agentos_sdk.encoding import codec
+from agentos_sdk.opcodes import Op
 
 from .masks import Masks
 from .reader import RecordedCall
@@ -93,7 +96,7 @@ class Matcher:
 
     def add(self, call: RecordedCall) -> None:
         """Have this call answer one that is like it."""
-        request = without_aside(call.request)
+        request = read_compared(call.call, call.request)
         candidate = _Candidate(call, request, self._digest(call.call, request, self._known))
         self._by_call[call.call].append(candidate)
         for digest in {candidate.digests.exact, candidate.digests.masked, candidate.digests.place} - {""}:
@@ -106,7 +109,7 @@ class Matcher:
 
     def find(self, call: str, request: Json) -> Match | Miss:
         """The recorded call that answers this one; it answers no other. Takes 30 ms for a question of 1 MiB."""
-        request = without_aside(request)
+        request = read_compared(call, request)
         digests = self._digest(call, request, MessageDigests(self.masks.apply))
         self._asked[call, digests.masked] += 1
         if (equal := self._first(call, digests.exact)) is not None:
@@ -188,8 +191,11 @@ def _use(candidate: _Candidate, how: How, masks: Sequence[str] = (), drift: Sequ
     return Match(candidate.call, how, masks, drift)
 
 
-def without_aside(request: Json) -> Json:
-    """The request as it is compared."""
+def read_compared(call: str, request: Json) -> Json:
+    """The request as it is compared: what it lacks is the default, as in one that the kernel has read."""
+    if call in Op.__members__ and call != Op.THINK.name and (kind := request_types().get(Op[call])) is not None:
+        with suppress(ValueError):  # the body of one that was refused may be anything
+            request = json.loads(codec.encode(codec.decode(kind, request)))
     return {key: value for key, value in request.items() if key not in ASIDE and value is not None}
 
 

@@ -59,7 +59,7 @@ def test_built_in_masks_and_the_users_are_named_side_by_side() -> None:
 
 
 def test_a_mask_covers_text_of_any_script_and_half_a_surrogate_pair() -> None:
-    found = find(read_masks(["für .*"], "masks"), "EXEC", {"command": "für \ud800"}, {"command": "für Ada"})
+    found = find(read_masks(["für .*"], "masks"), "SEND", {"message": "für \ud800"}, {"message": "für Ada"})
 
     assert isinstance(found, Match)
 

@@ -83,6 +83,42 @@ def test_equal_questions_get_their_answers_in_order_and_no_more_than_were_record
     assert missed(made, ask(user("a"))).why == "asked 3 times, recorded 2"
 
 
+@pytest.mark.parametrize(
+    ("name", "sent", "read"),  # as a refused or background call was sent, and as the kernel reads it
+    [
+        ("USAGE", {"reset": False}, {"reset": False, "by_model": False, "hour": False, "total": False}),
+        (
+            "STORE",
+            {"key": "a", "value": {"b": None}, "ttl": 60},
+            {"key": "a", "value": {"b": None}, "scope": "global", "ttl": 60.0},
+        ),
+        (
+            "EXEC",
+            {"command": "ls", "async": True, "request_id": 5},
+            {"command": "ls", "timeout": 30.0, "env": {}, "stdin": ""},
+        ),
+        ("READ", {"path": "/workspace/a"}, {"path": "/workspace/a", "offset": 0, "encoding": "utf-8"}),
+    ],
+)
+def test_what_a_request_lacks_is_the_default(name: str, sent: Json, read: Json) -> None:
+    assert found(matcher(sent, name=name), read, name).how == "exact"
+    assert found(matcher(read, name=name), sent, name).how == "exact"
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("USAGE", {}, {"total": True}),
+        ("USAGE", {"base64": "e30="}, {}),
+        ("READ", {"path": "/a", "offset": 0}, {"path": "/a", "offset": 1}),
+        ("EXEC", {"command": "ls"}, {"command": "ls", "unknown": 1}),
+        ("READ", {"path": 3}, {"path": 4}),
+    ],
+)
+def test_a_field_that_differs_from_the_default_is_compared(name: str, one: Json, other: Json) -> None:
+    missed(matcher(one, name=name), other, name)
+
+
 @pytest.mark.parametrize("aside", [{"timeout": 3}, {"stream": True}, {"class": "interactive"}, {"max_tokens": 9}])
 def test_what_no_answer_depends_on_is_not_compared(aside: Json) -> None:
     assert found(matcher(ask(user("a"))), {**ask(user("a")), **aside}).how == "exact"

@@ -272,6 +272,8 @@ class Jails:
             policy = layout.policy(spec, AgentContents(), python, workspace, None, self.sdk)
             return policy, plan_sandbox(policy, agent.program, host, outer)
         contents = layout.find_contents(spec)
+        if agent.caller.replayed is not None:  # its host's name is the recorded one, too
+            spec = replace(spec, name=agent.caller.replayed.name)
         policy = layout.policy(spec, contents, python, workspace, address.socket, self.sdk, address.sockets, image)
         executable = python.executable if image is None else spec.python or ""
         program = layout.program(spec, contents, executable, address.environment)

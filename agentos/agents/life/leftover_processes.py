@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 RUN_VARIABLE = "AGENTOS_RUN_ID"
 ID_VARIABLE = "AGENTOS_AGENT_ID"
-LIFE_VARIABLE = "AGENTOS_LIFE"  # AGENT.LIFE: processes left by one life must not be taken for those of the next
+LIFE_VARIABLE = "AGENTOS_LIFE"  # processes left by one life must not be taken for those of the next
 MAX_DIRECTORY_BYTES = MAX_PATH_BYTES - len("/agentos-12345678/4294967295.sock")  # so that socket paths fit
 SCAN_DELAY_SECONDS = 0.05  # seconds between two scans for processes that ended agents left
 
@@ -72,7 +72,7 @@ class Sweeper:
 
     def add(self, agent: int, life: int) -> None:
         """Register that life number ``life`` of the agent with the id ``agent`` is over."""
-        self._lives.add(f"{agent}.{life}")
+        self._lives.add(name_life(agent, life))
         self._due.set()
 
     async def serve(self) -> None:
@@ -133,6 +133,14 @@ def belongs(pid: int, run: str, lives: Container[str] | None) -> bool:
         return False
     variables = dict(item.partition("=")[::2] for item in os.fsdecode(data).split("\0"))
     return variables.get(RUN_VARIABLE) == run and (lives is None or variables.get(LIFE_VARIABLE) in lives)
+
+
+def name_life(agent: int, life: int) -> str:
+    """What :data:`LIFE_VARIABLE` has: no other life's, and nothing but what the built-in mask ``hex`` covers.
+
+    So a replay of a program that shows its environment to the model finds its recorded answer.
+    """
+    return f"a{agent:08x}{life:08x}"
 
 
 def parent_of(pid: int) -> int | None:

@@ -39,7 +39,7 @@ from agentos_sdk.values import End
 from supervisors import Ended, Ignore
 
 from .health import HealthChecks
-from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
+from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper, name_life
 from .lifecycle import AT_START, State, Step
 from .output import Pump
 from .present import Life
@@ -370,7 +370,7 @@ def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dic
         "AGENTOS_AGENT_NAME": told.name,
         ID_VARIABLE: str(told.id),
         RUN_VARIABLE: run.id,
-        LIFE_VARIABLE: f"{agent.id}.{agent.lives}",
+        LIFE_VARIABLE: name_life(agent.id, agent.lives),
     }
 
 

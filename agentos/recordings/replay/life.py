@@ -13,7 +13,7 @@
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
@@ -40,7 +40,7 @@ from agentos_sdk.opcodes import Op
 from .network import count_unsent
 from .progress import Progress, ReplayFailed, describe_differences
 from .sealed import open_calls, read_reply, seal
-from .switch import Switch
+from .switch import Switch, list_spawned
 from .tree.names import TreeNames
 
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
@@ -48,6 +48,7 @@ MAX_WEIGHT = 4 << 30  # of the calls of a life that is replayed: at most 1 GB of
 MAX_DRIFT = 500  # differences that are kept
 HELD = 10.0  # seconds without a further answer after which a call that has none isn't that of a thread ahead
 MAX_NAMED = 5  # calls that weren't made, in one message
+OF_CALLER = frozenset({Op.SET_PERMS, Op.SUBSCRIBE, Op.UNSUBSCRIBE})  # they change what the caller itself may and gets
 UNREAD = frozenset({"bad_request", "too_large", "unknown_call"})  # codes of calls that are refused unread
 WITHOUT_RIGHTS = frozenset({"RECV", "ACK", "REGISTER", "ASYNC_POLL"})  # they are, too, where rules refuse them
 APPROVED = Decision("allow", "the recording", "a person had decided in the recorded life")
@@ -101,11 +102,13 @@ class LifeReplay:
     deliver: Callable[[Caller], None] | None = None  # what waited in its mailbox; once, before the first live call
     names: TreeNames | None = None  # of a fork's members, where it is one of several
     gate: trio.Event | None = None  # no call is done live before it
+    is_foreign: bool = False  # another kernel has made the recording: ids in it mean nothing in this one
     repeats_files: bool = True  # WRITE and READ are done again in its files, which are those that it began with
     live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
     progress: Progress = field(factory=Progress)
     over: trio.Event = field(factory=trio.Event)
+    spawned: Collection[int | str] = ()  # ids and names of agents that it had spawned
     masks: Masks = Masks()
     hash_seed: int | None = None
     _matcher: Matcher = field(init=False)
@@ -130,6 +133,7 @@ class LifeReplay:
         replied = [call for call in calls if call.reply and call.begin <= until]
         self._last_end = max((call.end for call in replied), default=0)
         self._last_begin = max((call.begin for call in replied if self._has_to_come(call)), default=0)
+        self.spawned = list_spawned(calls)
         for call in calls:
             if self.switch.is_before(call):
                 self.progress.total += 1
@@ -194,8 +198,8 @@ class LifeReplay:
         assert recorded.reply is not None, "a call without a reply waits"
         if self.repeats_files and do is not None and op in (Op.READ, Op.WRITE):
             await self._compare_file(op, call, do, recorded)
-        if op is Op.SET_PERMS and do is not None and recorded.reply.get("success") is True:
-            await self._narrow(call, request, do, recorded)
+        if op in OF_CALLER and do is not None and recorded.reply.get("success") is True:
+            await self._repeat(op, call, request, do, recorded)
         if self.put_files is not None and recorded.files:
             self._add_drift(await self.put_files(call, recorded), recorded)
         await self._stream(call, recorded)
@@ -214,6 +218,7 @@ class LifeReplay:
         assert recorded is not None, "live calls aren't sealed"
         reply = recorded.reply
         if reply is None or reply.get("code") != why.code:
+            self.progress.replayed, self.left = self.progress.replayed - 1, self.left + 1  # it isn't made again
             await self._diverge(op, f"it was allowed, and is refused now: {why}", (), recorded)
 
     async def _diverge(
@@ -222,8 +227,8 @@ class LifeReplay:
         """End the agent here: what follows means nothing. ``recorded`` is the call that it should have been."""
         if self.progress.verdict is None:
             self.progress.verdict = "diverged" if self.left else "exhausted"
-            number = self.progress.replayed + 1
-            said = [f"{self.life}, call {number}, {op.name}: {why}", *describe_differences(differences)]
+            called = f"{self.life}, call {self.progress.replayed + 1}, {op.name}"
+            said = [f"{called}: {why}", *describe_differences(differences)]
             self.progress.divergence = "\n".join(said)
             if recorded is not None:
                 self.progress.note(recorded.begin, "diverged", differences)
@@ -309,8 +314,7 @@ class LifeReplay:
             self.progress.notes.append(f"only the first {MAX_DRIFT} differences are listed")
 
     def _match(self, name: str, request: Any) -> Match | Miss:
-        described: Json = describe_request(request)
-        return self._matcher.find(name, json.loads(self.mark_secrets(encode_line(described))))
+        return self._matcher.find(name, json.loads(self.mark_secrets(encode_line(describe_request(request)))))
 
     async def _compare_file(self, op: Op, call: Call, do: Callable[[Any], Any], recorded: RecordedCall) -> None:
         """Do a READ or WRITE in the agent's own files; what differs is drift, the recorded reply counts."""
@@ -324,14 +328,18 @@ class LifeReplay:
             body = codec.encode({"success": False, "code": error.code})
         self._add_drift(await run_in_thread(compare_replies, op.name, reply, body), recorded)
 
-    async def _narrow(self, call: Call, request: Any, do: Callable[[Any], Any], recorded: RecordedCall) -> None:
-        """Give up the rights that it gave up: told that it has, it relies on it once it is live."""
-        if request.agent_id not in (None, self.id, call.caller.id):
-            return  # an agent that it had spawned, which isn't there
+    async def _repeat(self, op: Op, call: Call, request: Any, do: Callable[[Any], Any], recorded: RecordedCall) -> None:
+        """Give up rights and subscribe to events as it did: told that it has, it relies on it once it is live."""
+        if getattr(request, "stream", False) or getattr(request, "agent_id", None) not in (
+            None,
+            self.id,
+            call.caller.id,
+        ):
+            return  # a stream's events are in the recording; an agent that it had spawned isn't there
         try:
             await do(call)
         except CallError as error:
-            await self.compare_refused(Op.SET_PERMS, request, error, recorded)
+            await self.compare_refused(op, request, error, recorded)
 
     def _look(self) -> None:
         """End the agent if all was asked, and it waits for what the recorded one waited for at its end."""

@@ -1,10 +1,10 @@
 """The calls of an agent that lives a recorded life again: rights are required as ever, and nothing is done outside."""
 
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -25,8 +25,9 @@ from agentos.recordings.recorder.lines import describe_request
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied, from_reply
+from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, NotFound, PermissionDenied, from_reply
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Scope
 
 from .switch import OF_THOUGHT
 from .tree.names import ABOUT_AGENTS, ADAPTED, OWN_FIELDS, change
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .life import LifeReplay
 
 LIVE = frozenset({Op.NOOP})  # it says nothing
+IN_SCOPES = frozenset({Op.FETCH, Op.DELETE})  # calls about a key in the first scope that has it
 REFUSALS = (PermissionDenied, ApprovalRefused, ApprovalRequired)
 
 
@@ -83,15 +85,20 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
             recorded, failed = answer, None
             try:
                 asked = name_itself(op, caller, request, life)
+                if op is Op.SUBSCRIBE:  # what came before it has been told
+                    asked = change(asked, {"since": None, "boot": None})
+                if op in IN_SCOPES and asked.scope is None:
+                    recorded = answer or await life.find(op, request)
+                    asked = choose_scope(asked, recorded)
                 found = await held.enter_async_context(syscall.preview(caller, asked))
-                do = found.act
+                do = found.act if syscall.waits else partial(_act_now, found.act)
             except CallError as error:
                 found, do, failed = Prepared((Right(op.name.lower()),), _nothing, about=""), None, error
             if isinstance(failed, REFUSALS):
-                await life.compare_refused(op, request, failed, answer)
+                await life.compare_refused(op, request, failed, recorded)
                 raise failed
             if failed is not None:  # what it is about isn't there now: the recorded one may have found it
-                recorded = answer or await life.find(op, request)
+                recorded = recorded or await life.find(op, request)
                 if recorded is not None and recorded.reply is not None and recorded.reply.get("code") == failed.code:
                     raise from_reply(recorded.reply)
 
@@ -142,7 +149,11 @@ def adapt(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:
 
 
 def name_itself(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:
-    """The request with the agent's own id and name where it has those of the recorded one, which it was told."""
+    """The request with the agent's own id and name where it has those of the recorded one, which it was told.
+
+    Until it goes live, raises ``NotFound`` if it is about an agent that the recorded one had spawned, or has another
+    id that means nothing in this kernel.
+    """
     own: dict[str, object] = {}
     for key in OWN_FIELDS if op in ABOUT_AGENTS else ():
         value = getattr(request, key, None)
@@ -150,13 +161,25 @@ def name_itself(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any
             own[key] = caller.name
         elif type(value) is int and value == life.id:
             own[key] = caller.id
+        elif not life.live.is_set() and (value in life.spawned or (life.is_foreign and type(value) is int)):
+            raise NotFound(f"{key}: {value} is an agent of the recording")
     return change(request, own)
+
+
+def choose_scope(request: Any, recorded: RecordedCall | None) -> Any:
+    """The request about a key in the scope in which the recorded one had found it; that may not have it now."""
+    scope = (recorded.reply or {}).get("scope") if recorded is not None else None
+    return change(request, {"scope": scope} if scope in get_args(Scope) else {})
 
 
 def ask_model(request: ThinkRequest, model: str) -> ThinkRequest:
     """The same question to another model; one for vectors stays as it is."""
     question = request.question
     return request if question.embed else replace(request, question=replace(question, model=model))
+
+
+async def _act_now(act: Callable[[Caller], object], call: Call) -> object:
+    return act(call.caller)
 
 
 def _nothing(call: Any) -> None:

@@ -88,6 +88,13 @@ def edit_answer(call: RecordedCall, reply: Mapping[str, Any], where: str) -> Rec
     return attrs.evolve(call, reply=made, chunks=chunks)
 
 
+def list_spawned(calls: Sequence[RecordedCall]) -> Collection[int | str]:
+    """Ids and names of the agents that a life spawned."""
+    made = [call for call in calls if call.call == Op.SPAWN.name and call.reply and call.reply.get("success") is True]
+    found = [value for call in made for value in (call.request.get("name"), (call.reply or {}).get("id"))]
+    return frozenset(value for value in found if isinstance(value, int | str))
+
+
 def is_of_own_key(call: RecordedCall) -> bool:
     """Whether a call is about a private key, which the live part finds as it was."""
     return call.call in OF_KEYS and "agent" in (call.request.get("scope"), (call.reply or {}).get("scope"))

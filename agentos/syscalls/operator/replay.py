@@ -169,7 +169,7 @@ class ReplayCalls:
         number = member.number if member is not None else facts.id if facts is not None else 0
         mark = self.recorder.maker.mark_secrets
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live, masks=masks)
-        told.hash_seed = life.hash_seed
+        told.hash_seed, told.is_foreign = life.hash_seed, not own
         told.put_files = CommandChanges(recording, self.callers.registry, CommandFiles(self.recorder)).put
         await run_in_thread(told.load, found)
         lacks = [f"the recording was given away without {one}" for one in recording.manifest.lacks]

@@ -1,17 +1,12 @@
 """Requests and replies of a fake kernel, checked against the types of the calls (``agentos_sdk.calls``)."""
 
-import importlib
-import pkgutil
-import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import attrs
 
-from agentos_sdk import calls
-from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.by_opcode import request_types
 from agentos_sdk.clients.suggestions import suggest_name
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import wire_name
@@ -38,15 +33,6 @@ FAILURES: Mapping[int, Mapping[str, object]] = {
     Op.GET_CONTENTS: {"questions": [], "count": 0},
     Op.ASYNC_POLL: {"results": [], "count": 0},
 }
-
-
-@cache
-def request_types() -> Mapping[Op, type[Request[Any]]]:
-    """The request type of each call that has one."""
-    for module in pkgutil.walk_packages(calls.__path__, f"{calls.__name__}."):
-        importlib.import_module(module.name)
-    found = [cls for cls in Request.__subclasses__() if getattr(sys.modules[cls.__module__], cls.__name__) is cls]
-    return {cls.op: cls for cls in found}
 
 
 def find_op(call: Op | str) -> Op:

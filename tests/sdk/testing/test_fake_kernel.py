@@ -10,10 +10,11 @@ import pytest
 import trio
 
 from agentos_sdk import AgentOSClient, connect
+from agentos_sdk.calls.by_opcode import request_types
 from agentos_sdk.errors import BadRequest, CallError, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
-from agentos_sdk.testing.replies import encode_reply, request_types
+from agentos_sdk.testing.replies import encode_reply
 from tests.support.kernel import until
 from tests.support.runs.rows import each_row
 from tests.support.wire import HELLO, NOOP, PATIENCE, SEND, Wire, header

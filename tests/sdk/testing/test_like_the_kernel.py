@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from agentos_sdk.calls.by_opcode import request_types
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
-from agentos_sdk.testing.replies import request_types
 from tests.support.kernel import running
 from tests.support.runs.rows import each_row
 from tests.support.wire import Reply, Wire

@@ -40,7 +40,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 
 me = AgentOSClient()
-if os.environ["AGENTOS_LIFE"].endswith(".1"):
+if os.environ["AGENTOS_LIFE"].endswith("0001"):
     me.hello()
 time.sleep(1000)
 """

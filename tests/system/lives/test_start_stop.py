@@ -24,7 +24,7 @@ LATER = """
 import os, time
 from agentos_sdk import AgentOSClient
 
-if os.environ["AGENTOS_LIFE"].endswith(".1"):
+if os.environ["AGENTOS_LIFE"].endswith("0001"):
     time.sleep(1000)
 for message in AgentOSClient().recv_messages(timeout=60)["messages"]:
     print("got", message["message"], flush=True)

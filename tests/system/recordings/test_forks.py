@@ -136,6 +136,7 @@ def test_a_stream_that_is_open_at_the_cut_of_a_tree_and_was_read_comes_whole(rec
         until(lambda: client.fetch("piece").get("value") == "first", "it has stored what it read")
         recorded.met.release(go_on)
         path = recorded.path.with_name(f"{name}.recording")
+        until((path / "recording.json").exists, "the recording has begun to be written")
         until(lambda: sum(life.ended is not None for life in read_recording(path).manifest.lives) == 2, "both ended")
         up(client.record_stop())
         calls = [*read_recording(path).calls()]

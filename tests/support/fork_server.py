@@ -31,6 +31,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, NoReturn
 
+from agentos.permissions.levels import default
+from agentos.permissions.patterns.base import Names
+from agentos.permissions.sets.examples import compile_set
+from agentos.sandbox.filters.seccomp import build_filter
+
 ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MAX_REQUEST = 1 << 18  # bytes; an environment has some thousand
 STATUS = struct.Struct("i")
@@ -288,6 +293,13 @@ class Server:
         os._exit(0)
 
 
+def compute_ahead() -> None:
+    """Compute what each kernel keeps in caches whatever its configuration: patterns of permissions, and a filter."""
+    for jailed in (True, False):
+        compile_set(default(jailed), Names("/"))
+    build_filter("standard", os.uname().machine)
+
+
 def import_wanted(place: str) -> None:
     """Import what the configuration in this directory wants."""
     path = Path(place, "agentos.toml")
@@ -356,6 +368,7 @@ def main() -> None:
     gc.disable()
     for name in (*PRELOADED, *map(module_name, sorted(COMMANDS.rglob("[a-z]*.py")))):
         importlib.import_module(name)
+    compute_ahead()
     gc.freeze()
     gc.enable()
     argv = Server(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -13,6 +13,7 @@ which the server writes the exit status; the answer is the pid, with a pidfd.
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -24,6 +25,7 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -321,6 +323,10 @@ def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> 
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # its controlling terminal
+    if os.isatty(1):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.closerange(3, 1 << 16)
     os.chdir(cwd)
     sys.path[0] = cwd

@@ -319,8 +319,8 @@ def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> 
     """What ``subprocess.Popen`` and the start of an interpreter do for one that is executed."""
     die_with(os.getppid())
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGWINCH):  # readline, which the server has imported, handles the latter
-        signal.signal(number, signal.SIG_DFL)
+    for handled in (signal.SIGCHLD, signal.SIGWINCH):  # readline, which the server has imported, handles the latter
+        signal.signal(handled, signal.SIG_DFL)
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

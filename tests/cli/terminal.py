@@ -6,11 +6,10 @@ import os
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
 import threading
 
+from tests.support import fork_server
 from tests.support.kernel import Kernel, environment, until
 from tests.support.wire import PATIENCE
 
@@ -25,14 +24,9 @@ class Terminal:
         self.resize(lines, columns)
         self.before = termios.tcgetattr(self.slave)
         self.data = b""
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            ["setsid", "-c", sys.executable, "-m", "agentos", *arguments],
-            stdin=self.slave,
-            stdout=self.slave,
-            stderr=self.slave,
-            env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "TERM": "xterm-256color", **env},
-            cwd=kernel.place,
-        )
+        given = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "TERM": "xterm-256color", **env}
+        assert fork_server.can_fork(given)
+        self.process = fork_server.shared().fork(arguments, str(kernel.place), given, [self.slave] * 3)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:

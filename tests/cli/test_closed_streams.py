@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentos.userland.directories import NoHome, config_home, home, state_home
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel
 
 COMMANDS = (["ps"], ["ps", "--json"], ["tree"], ["logs", "--help"], ["send", "none", "x"])
@@ -19,7 +20,7 @@ COMMANDS = (["ps"], ["ps", "--json"], ["tree"], ["logs", "--help"], ["send", "no
 def test_a_closed_stream_is_no_traceback(kernel: Kernel, command: list[str], closed: str) -> None:
     words = [sys.executable, "-m", "agentos", *command]
     environment = {"AGENTOS_SOCKET": kernel.socket, "PATH": "/usr/bin:/bin"}
-    whole = subprocess.run(words, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    whole = run_agentos(command, Path.cwd(), environment)
 
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *words], env=environment, capture_output=True, text=True

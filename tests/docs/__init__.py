@@ -26,5 +26,6 @@ of two digits or more, decimals, durations such as ``12s``, ids, pids and boots,
 page's directory is shown as ``/home/ada``, its runtime directory as ``/run/user/1000``.
 
 A page that begins no kernel gets one when it first needs it. Pages of one directory stand on the blocks of the
-directory's README.md where ``pages.STANDS_ON`` says so.
+directory's README.md where ``STANDS_ON`` of ``test_pages.py`` says so. Pages of calls that change nothing share one
+kernel (``ONLY_LOOK``); kernels and commands are forked from a process that has imported them, but for ``EXECUTED``.
 """

@@ -1,5 +1,7 @@
 """What README and docs show is what happens."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,12 +9,20 @@ import pytest
 from tests.docs.blocks import ROOT, blocks_of, pages
 from tests.docs.frameworks import give_framework
 from tests.docs.visit import CHECKS, Visit
-from tests.support.kernel import running
 from tests.support.runs.rows import each_row
 from tests.system.jails import need_cgroups
 
 # The examples of these pages use the agents that the page on the right sets up.
-STANDS_ON = {"docs/reference/calls": "docs/reference/calls/README.md"}
+CALLS = "docs/reference/calls/README.md"
+STANDS_ON = {"docs/reference/calls": CALLS}
+# The kernels and commands of these pages are executed, as a reader executes them, not forked.
+EXECUTED = {"README.md", "docs/tutorials/first-agent.md"}
+# These pages of calls have one kernel: what they show changes nothing that another one of them shows.
+ONLY_LOOK = frozenset(
+    "ack approvals cancel chunk exit explain get_contents get_perms hello http images inspect list logs mail "  # noqa: SIM905
+    "metrics_agent metrics_all_agents metrics_cgroup metrics_system noop now poll_events random read reload "
+    "replay_stop snapshots status subscribe tool_call tools tree unsubscribe usage".split()
+)
 # What these pages show is counted by control groups.
 COUNTED = {
     "docs/how-to/give-an-agent-a-budget.md",
@@ -36,19 +46,36 @@ def test_every_block_has_a_language_that_is_checked(page: Path) -> None:
     assert unknown == []
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if any(blocks_of(page))], ids=name_of)
-@pytest.mark.usefixtures("executed_page", "kernels")
-def test_a_page_does_what_it_shows(page: Path) -> None:
-    below = STANDS_ON.get(name_of(page.parent))
-    if name_of(page) in COUNTED:
-        with running() as kernel:
-            need_cgroups(kernel)
-    visit = Visit(execute=page.parent.name == "tutorials" or page == ROOT / "README.md")
+@contextlib.contextmanager
+def visiting(page: Path) -> Iterator[Visit]:
+    """A visit of a page that has done what the page stands on."""
+    visit = Visit(execute=name_of(page) in EXECUTED)
     try:
         give_framework(name_of(page), visit.home)
+        below = STANDS_ON.get(name_of(page.parent))
         for block in blocks_of(ROOT / below) if below is not None and name_of(page) != below else ():
             visit.do(block)
-        for block in blocks_of(page):
-            visit.do(block)
+        yield visit
     finally:
         visit.close()
+
+
+@pytest.fixture(scope="module")
+def looked_at(kernels: None) -> Iterator[Visit]:
+    """The visit of all pages of ``ONLY_LOOK``."""
+    with visiting(ROOT / CALLS) as visit:
+        for block in blocks_of(ROOT / CALLS):
+            visit.do(block)
+        yield visit
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if any(blocks_of(page))], ids=name_of)
+@pytest.mark.usefixtures("executed_page", "kernels")
+def test_a_page_does_what_it_shows(page: Path, request: pytest.FixtureRequest) -> None:
+    if name_of(page) in COUNTED:
+        need_cgroups(request.getfixturevalue("kernel"))
+    with contextlib.ExitStack() as stack:
+        is_shared = page.parent == (ROOT / CALLS).parent and page.stem in ONLY_LOOK
+        visit: Visit = request.getfixturevalue("looked_at") if is_shared else stack.enter_context(visiting(page))
+        for block in blocks_of(page):
+            visit.do(block)

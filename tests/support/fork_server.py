@@ -13,6 +13,7 @@ which the server writes the exit status; the answer is the pid, with a pidfd.
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -24,12 +25,18 @@ import socket
 import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, NoReturn
+
+from agentos.permissions.levels import default
+from agentos.permissions.patterns.base import Names
+from agentos.permissions.sets.examples import compile_set
+from agentos.sandbox.filters.seccomp import build_filter
 
 ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MAX_REQUEST = 1 << 18  # bytes; an environment has some thousand
@@ -294,6 +301,13 @@ class Server:
         os._exit(0)
 
 
+def compute_ahead() -> None:
+    """Compute what each kernel keeps in caches whatever its configuration: patterns of permissions, and a filter."""
+    for jailed in (True, False):
+        compile_set(default(jailed), Names("/"))
+    build_filter("standard", os.uname().machine)
+
+
 def import_wanted(place: str) -> None:
     """Import what the configuration in this directory wants."""
     path = Path(place, "agentos.toml")
@@ -319,10 +333,15 @@ def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> 
     """What ``subprocess.Popen`` and the start of an interpreter do for one that is executed."""
     die_with(os.getppid())
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for handled in (signal.SIGCHLD, signal.SIGWINCH):  # readline, which the server has imported, handles the latter
+        signal.signal(handled, signal.SIG_DFL)
     os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # its controlling terminal
+    if os.isatty(1):
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.closerange(3, 1 << 16)
     os.chdir(cwd)
     sys.path[0] = cwd
@@ -370,6 +389,7 @@ def main() -> None:
     gc.disable()
     for name in PRELOADED:
         importlib.import_module(name)
+    compute_ahead()
     gc.freeze()
     gc.enable()
     argv = Server(socket.socket(fileno=int(sys.argv[1]))).serve()

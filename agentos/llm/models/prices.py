@@ -43,8 +43,10 @@ def prices_of(settings: LLMSettings) -> Mapping[str, Price]:
 
     Without the published ones where they would be wrong: in another currency, and where no vendor is asked.
     """
+    if settings.provider == "offline":
+        return settings.prices
     published = read_published()
-    if settings.provider == "offline" or settings.currency != published.currency:
+    if settings.currency != published.currency:
         return settings.prices
     return {**published.prices, **settings.prices}
 

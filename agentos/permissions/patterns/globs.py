@@ -57,8 +57,8 @@ def literal_prefix(items: Iterable[One | Many]) -> str:
 
 def _character(item: One | Many) -> str | None:
     """The only character that the item matches, if it is such an item."""
-    ((low, high), *others) = item.characters
-    return chr(low) if isinstance(item, One) and low == high and not others else None
+    low, high = item.characters[0]
+    return chr(low) if low == high and len(item.characters) == 1 and isinstance(item, One) else None
 
 
 @lru_cache(1024)

@@ -15,6 +15,7 @@ MAX_PATTERN_LENGTH = 1024
 
 ANY_NAME = (One(NAME), Many(NAME))
 BELOW = Below()
+NO_NAMES = Names("")
 
 Segment = tuple[One | Many, ...] | Below
 
@@ -45,7 +46,7 @@ class PathPattern:
             return False
         return globs.is_included(_glob_items(other.as_grant), _glob_items(self.as_denial if deny else self.as_grant))
 
-    @property
+    @cached_property
     def word(self) -> str | None:
         """One of the :func:`words` of every path that it matches; ``None`` if they share none."""
         for segment in reversed(self.segments or ()):
@@ -76,9 +77,13 @@ class PathPattern:
         return globs.shortest(_glob_items(self.as_grant))
 
 
-@lru_cache(1024)
 def parse_path_pattern(text: str, names: Names) -> PathPattern:
     """Parse a path pattern; raises ``BadPattern`` if it is invalid or can never match an absolute path."""
+    return _parse(text, names if text.startswith(("~", "${")) else NO_NAMES)  # the same for all callers: parsed once
+
+
+@lru_cache(1024)
+def _parse(text: str, names: Names) -> PathPattern:
     _check_syntax(text)
     start, rest = _parse_prefix(text, names)
     inner = rest.removeprefix("/").removesuffix("/")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agentos.agents.workspaces import git_names
 from agentos.agents.workspaces.git_names import MAX_CACHED, GitNames, NotHeld, _parse, find_git_names
 from agentos.protected_names import IN_GIT
 
@@ -298,7 +299,10 @@ def test_what_an_agent_leaves_behind_hides_nothing_from_the_next_search(project:
 
 
 @pytest.mark.parametrize("line", ["clean = a/b {} c/d", "clean = ./a{}", "anything = a/b {} c/d"])
-def test_a_search_ends_however_many_paths_an_agents_repositories_name(project: Path, line: str) -> None:
+def test_a_search_ends_however_many_paths_an_agents_repositories_name(
+    project: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_names, "MAX_WORK", 100_000)
     named = "".join(f"\t{line.format(number)}\n" for number in range(2000))
     for number in range(40):
         (project / f"w{number}").mkdir()

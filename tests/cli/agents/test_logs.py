@@ -11,6 +11,7 @@ import pytest
 from agentos.userland.cli.agents.logs import format_line
 from tests.cli.conftest import Agentos
 from tests.conftest import OwnKernel
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment
 
 AGENTOS = (sys.executable, "-m", "agentos")
@@ -109,9 +110,8 @@ def test_the_last_run_is_shown_without_a_kernel(own_kernel: OwnKernel) -> None:
     assert "`agentos logs --last-run` shows the log of this run" in kernel.said
 
     def logs(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [*AGENTOS, "logs", *arguments]
         env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
-        return subprocess.run(command, cwd=kernel.place, env=env, capture_output=True, text=True, check=False)
+        return run_agentos(["logs", *arguments], kernel.place, env)
 
     state = ("--state-dir", str(kernel.state_dir))
     assert "`agentos logs --last-run` shows the log of its last run" in logs().stderr
@@ -126,20 +126,10 @@ def test_the_last_run_is_shown_without_a_kernel(own_kernel: OwnKernel) -> None:
 
 def test_while_a_kernel_runs_the_last_run_is_the_one_before(own_kernel: OwnKernel) -> None:
     kernel = own_kernel('[[supervisor.children]]\nname = "x"\ncommand = ["sh", "-c", "echo $$; sleep 1000"]\n')
-    command = [
-        *AGENTOS,
-        "logs",
-        "--last-run",
-        "--state-dir",
-        str(kernel.state_dir),
-        "kernel",
-        "--grep",
-        "^(ready|stopping)",
-    ]
+    words = ["logs", "--last-run", "--state-dir", str(kernel.state_dir), "kernel", "--grep", "^(ready|stopping)"]
 
     def last_run() -> "subprocess.CompletedProcess[str]":
-        env = environment(kernel.place)
-        return subprocess.run(command, cwd=kernel.place, env=env, capture_output=True, text=True, check=False)
+        return run_agentos(words, kernel.place, environment(kernel.place))
 
     assert "there is no log of an earlier run" in last_run().stderr
     kernel.stop()

@@ -14,9 +14,9 @@ import pytest
 
 from tests.cli.conftest import Agentos
 from tests.conftest import OwnKernel
+from tests.support import fork_server
 from tests.support.kernel import Kernel, environment, listens, until
 from tests.support.wire import PATIENCE
-from tests.tools import crippled
 
 READY = b"ready, listening"
 BROKEN = """[kernel]
@@ -102,22 +102,22 @@ max_pids = 8
 def test_check_says_which_agents_would_not_start_on_a_host_without_groups(tmp_path: Path) -> None:
     (tmp_path / "needy.toml").write_text(NEEDY)
     (tmp_path / "waived.toml").write_text(f'[kernel]\nwaive = ["cpu_quota"]\n{NEEDY}')
-    paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
-    def check(file: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "agentos", "check", str(tmp_path / file)]
-        return crippled.run("--hide", "/sys/fs/cgroup", command=command, env=paths)
+    def check(file: str) -> "subprocess.CompletedProcess[bytes]":
+        return fork_server.shared().run(
+            ["check", file], str(tmp_path), os.environ, None, PATIENCE, crippled=["--hide", "/sys/fs/cgroup"]
+        )
 
-    needy, waived = check("needy.toml"), check("waived.toml")
+    needy, waived = check(f"{tmp_path}/needy.toml"), check(f"{tmp_path}/waived.toml")
 
     assert (needy.returncode, waived.returncode) == (0, 0), needy.stderr + waived.stderr
-    fine, *notes = needy.stdout.splitlines()
+    fine, *notes = needy.stdout.decode().splitlines()
     assert fine == f"{tmp_path}/needy.toml: fine: 4 agents under 1 supervisor"
     assert [note.partition(" would not start: ")[0] for note in notes] == [
         f"on this host {name}" for name in ("all", "share", "bare")
     ]
     assert all('waive = ["cpu_quota"]' in note for note in notes[1:])
-    assert [note.split()[3] for note in waived.stdout.splitlines()[1:]] == ["all"], "strict knows no waiver"
+    assert [note.split()[3] for note in waived.stdout.decode().splitlines()[1:]] == ["all"], "strict knows no waiver"
 
 
 def test_check_says_of_the_same_agents_that_the_kernel_refuses(own_kernel: OwnKernel, agentos: Agentos) -> None:

@@ -341,7 +341,7 @@ def test_a_segment_that_was_spoilt_is_found_and_the_others_are_looked_at(
     assert all(f"{other:06}" not in str(fault) for fault in report.faults for other in (3, 4))
 
 
-@settings(max_examples=rounds(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(75), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_of_the_head_file_that_were_changed_are_found(pristine: Path, data: st.DataObject) -> None:
     directory = pristine.parent / "changed"
@@ -366,7 +366,7 @@ def test_any_bytes_of_the_head_file_that_were_changed_are_found(pristine: Path, 
         assert not verify_log(directory).sound
 
 
-@settings(max_examples=rounds(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=rounds(50), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(set(CHANGES) - {"hash"})), st.integers(1, 42), st.integers(), st.text())
 def test_any_field_of_any_row_that_was_changed_is_found(
     pristine: Path, column: str, seq: int, number: int, text: str

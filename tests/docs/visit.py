@@ -35,6 +35,7 @@ from tests.support.wire import PATIENCE
 ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|localhost):(\d{4,5})\b")
 BIN = str(Path(sys.executable).parent)
 LOOKS = re.compile(r"agentos (ps|tree|logs|events|metrics|audit|approvals|permissions suggest)\b(?!.* (-f|--follow))")
+ANSWERS = re.compile(r"agentos (approve|deny)\b")  # a request that may not have come yet: then nothing is done
 WRONG = "wrong.toml"
 BOTH = "it writes to stdout and stderr, whose order nothing promises: show one of them, or join them with 2>&1"
 MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; }}'
@@ -220,7 +221,8 @@ class Visit:
             printed = [self._for_people(line) for line in out or err if not LACKS.fullmatch(line)]
             if same(shown, printed):
                 return
-            if not LOOKS.match(command) or time.monotonic() > deadline:
+            is_early = LOOKS.match(command) or (err and ANSWERS.match(command))
+            if not is_early or time.monotonic() > deadline:
                 break
             time.sleep(0.1)
         kernel = self.kernel.fresh() if self.kernel is not None else "(none)"

@@ -27,7 +27,8 @@ class Terminal:
         given = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "TERM": "xterm-256color", **env}
         assert fork_server.can_fork(given)
         self.process = fork_server.shared().fork(arguments, str(kernel.place), given, [self.slave] * 3)
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):
@@ -51,13 +52,17 @@ class Terminal:
         return len(self.shown)
 
     def end(self) -> int:
-        """Wait for its end; the terminal must be as before."""
+        """Wait for its end, and until all that it wrote is in ``data``; the terminal must be as before."""
         status = self.process.wait(PATIENCE)
         assert termios.tcgetattr(self.slave) == self.before
+        os.close(self.slave)  # nothing else has it open: the reader comes to the end
+        self.slave = -1
+        self.reader.join(PATIENCE)
+        assert not self.reader.is_alive(), "something still has the terminal open"
         return status
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self.slave)
-        os.close(self.master)
+        for fd in {self.slave, self.master} - {-1}:
+            os.close(fd)

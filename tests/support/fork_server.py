@@ -346,6 +346,8 @@ def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> 
     os.chdir(cwd)
     sys.path[0] = cwd
     os.environ.clear()
+    for name in ("COLUMNS", "LINES"):  # readline has set both, which os.environ doesn't know
+        os.unsetenv(name)
     os.environ.update(env)
     time.tzset()
 
@@ -396,7 +398,7 @@ def main() -> None:
     module = sys.modules["agentos.__main__"]
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED_TO_END)
-        if argv[0] == "-c":
+        if argv[:1] == ["-c"]:
             sys.argv = ["-c", *argv[2:]]
             exec(argv[1], {"__name__": "__main__"})
         else:

@@ -168,9 +168,8 @@ def _reply_by_rule(rule: Rule, name: str, found: re.Match[str], question: Questi
             failure = Rejected(why)
         case "malformed_call":
             failure = MalformedCall(f"{why}: it")
-    return OfflineReply(
-        found.expand(rule.reply), calls, rule.finish_reason or ("tool_calls" if calls else "stop"), failure
-    )
+    text = fill_references(found, rule.reply)
+    return OfflineReply(text, calls, rule.finish_reason or ("tool_calls" if calls else "stop"), failure)
 
 
 def _arguments(call: CallTemplate, found: re.Match[str], question: Question) -> Mapping[str, Any] | Text:

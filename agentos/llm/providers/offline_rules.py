@@ -129,8 +129,8 @@ class Rule:
 def fill_references(found: re.Match[str], value: Any) -> Any:
     """``value`` with group references replaced by what the groups matched."""
     match value:
-        case str():
-            return found.expand(value)
+        case str():  # a second for each 10 MB, which one without references needn't take
+            return found.expand(value) if "\\" in value else value
         case Mapping():
             return {key: fill_references(found, each) for key, each in value.items()}
         case list():

@@ -16,6 +16,7 @@ from agentos.services.audit.log import open_audit
 from agentos.services.audit.reserve import WAL_LENGTH, WAL_STEP_BYTES
 from agentos.services.audit.segments import Segment, SegmentFiles, is_empty, list_segments, read_last_row
 from agentos.services.audit.verify import verify_log
+from tests.support.runs.rounds import rounds
 
 from .audited import SMALL, entry, found, make, sound, told, written
 
@@ -38,7 +39,7 @@ async def test_while_it_is_written_it_is_sound_at_any_moment(tmp_path: Path) -> 
 
         for _ in range(5):
             nursery.start_soon(write)
-        while not (looked >= 30 and (directory / "000020.db").exists()):
+        while not (looked >= rounds(15) and (directory / "000010.db").exists()):
             assert await trio.to_thread.run_sync(sound, directory)
             looked += 1
             room.set()

@@ -30,15 +30,15 @@ def run(work: Work[Any], state: dict[str, Any]) -> Any:
             reply = {"success": True}
 
 
-def make(state: dict[str, Any], *tools: Tool) -> Outcome:
-    """What comes of a call of the tool ``echo``."""
+def make(state: dict[str, Any], *tools: Tool, spent: Spent | None = None) -> Outcome:
+    """What comes of a call of the tool ``echo``; what it costs is added to ``spent``."""
 
     def report(step: dict[str, Any]) -> Work[None]:
         yield from ()
 
     records = Records("t")
     run(records.open(), state)
-    context = Context("t", "agent", 0, None, None, records.replace, Spent(Budget(), time.time()))
+    context = Context("t", "agent", 0, None, None, records.replace, spent or Spent(Budget(), time.time()))
     steps = Steps({tool.name: tool for tool in tools}, context, records, report)
     call = {"id": "1", "name": "echo", "arguments": {}}
     return run(steps.make("0001", [call]), state)["1"]  # type: ignore[no-any-return]
@@ -51,6 +51,18 @@ def test_a_begun_call_of_a_tool_that_is_gone_is_in_doubt() -> None:
 
     assert not outcome.ok
     assert outcome.text == f"{IN_DOUBT}\nIts output so far:\nhalf"
+
+
+def test_what_a_finished_call_has_spent_counts_in_the_next_life_too() -> None:
+    finished = {"call": "echo", "arguments": {}, "result": "worked", "ok": True}
+    spent = Spent(Budget(), time.time())
+
+    outcome = make(
+        {"task/t/0001/00/finished": finished, "task/t/0001/00/spent": {"tokens": 10, "cost": 0.5}}, spent=spent
+    )
+
+    assert outcome == Outcome("worked")
+    assert (spent.tokens, spent.cost) == (10, 0.5)
 
 
 def test_a_call_of_a_tool_that_is_missing_is_answered_with_the_tools_that_there_are() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from agentos.agents.jail.jail import Jail
 from agentos.agents.jail.usage import MAX_AGE, UsageReader
+from agentos.agents.life.present import Life
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
@@ -34,7 +35,7 @@ async def test_a_reading_is_shared_while_it_is_new_by_a_clock_that_may_be_set_ba
     spawner, began = Spawner.start(), time.time()
     try:
         sandbox = await spawner.spawn(plan_unjailed(SLEEP, probe.read_host(), Limits()))
-        agent.life.jail = Jail(sandbox, {}, Limits(), None, cast(Any, None))
+        agent.life = Life(jail=Jail(sandbox, {}, Limits(), None, cast(Any, None)))
         for seconds in (0.0, MAX_AGE - 0.1, MAX_AGE + 0.1, 0.0):
             monkeypatch.setattr(time, "time", lambda seconds=seconds: began + seconds)
             read_at.append((await reader.read_running(None))[2].at - began)

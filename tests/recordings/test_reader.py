@@ -175,8 +175,10 @@ BAD_PLACES: dict[str, tuple[Callable[[Path], object], str]] = {
     "calls with two names": (name_calls_twice, r"calls\.jsonl: expected a regular file with one name"),
     "calls are a FIFO": (make_fifo, r"calls\.jsonl: expected a regular file"),
     "no manifest": (lambda path: (path / MANIFEST).unlink(), r"recording\.json: No such file"),
-    "others may write": (lambda path: path.chmod(0o777), r"other users may write to it"),
-    "others may write calls": (lambda path: (path / CALLS).chmod(0o622), r"calls\.jsonl: other users may write"),
+    "others may write": (lambda path: path.chmod(0o702), r"other users may write to it"),
+    "a group may write": (lambda path: path.chmod(0o720), r"other users may write to it"),
+    "others may write calls": (lambda path: (path / CALLS).chmod(0o602), r"calls\.jsonl: other users may write"),
+    "a group may write calls": (lambda path: (path / CALLS).chmod(0o620), r"calls\.jsonl: other users may write"),
 }
 
 

@@ -347,11 +347,12 @@ def test_files_of_runtimes_in_etc_are_bound() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the files must be root's")
 def test_only_files_of_runtimes_that_everyone_may_read_and_root_alone_may_write_are_shown(tmp_path: Path) -> None:
-    for name in ("java-17-openjdk", "java-21", "python3.11", "perl", "fonts", "javascript", "ssl", "ssh"):
+    for name in ("java-17-openjdk", "java-21", "java-25", "python3.11", "perl", "fonts", "javascript", "ssl", "ssh"):
         (tmp_path / name).mkdir()
     (tmp_path / "mime.types").touch()
     (tmp_path / "magic").touch(0o600)
     (tmp_path / "java-21").chmod(0o750)
+    (tmp_path / "java-25").chmod(0o757)
     (tmp_path / "perl").chmod(0o775)
     os.chown(tmp_path / "fonts", 1000, 1000)
     (tmp_path / "python3").symlink_to("/root")

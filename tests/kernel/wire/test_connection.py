@@ -41,13 +41,19 @@ async def wait(call: Call, body: bytes) -> bytes:
     raise AssertionError
 
 
-ECHO, LONG, BUG, WAIT = Op.NOOP, Op.LIST, Op.KEYS, Op.RECV
+async def reply_late(call: Call, body: bytes) -> bytes:
+    await trio.lowlevel.checkpoint()
+    return body
+
+
+ECHO, LONG, BUG, WAIT, LATE = Op.NOOP, Op.LIST, Op.KEYS, Op.RECV, Op.SLEEP
 TABLE = Table(
     [
         Syscall(ECHO, None, echo, limit=16 << 20),
         Syscall(LONG, None, reply_at_length),
         Syscall(BUG, None, fail),
         Syscall(WAIT, None, wait),
+        Syscall(LATE, None, reply_late),
     ]
 )
 
@@ -178,6 +184,17 @@ async def test_a_large_body_is_counted_until_it_is_answered(version: int, connec
     await trio.testing.wait_all_tasks_blocked()
     assert peer.caller.allowance.requests == 0
     assert await peer.ask(ECHO, b"next") == b"next"
+
+
+async def test_what_answered_calls_took_of_the_allowance_is_given_back(version: int, connect: Connect) -> None:
+    peer = await connect(version)
+
+    for op in (ECHO, LONG, LATE):
+        await peer.ask(op, b"a body")
+    await trio.testing.wait_all_tasks_blocked()
+
+    allowance = peer.caller.allowance
+    assert (allowance.calls, allowance.requests, allowance.replies) == (0, 0, 0)
 
 
 async def test_an_error_in_a_call_ends_its_own_connection_only(version: int, connect: Connect) -> None:

@@ -54,7 +54,12 @@ def test_what_is_written_is_read_again(
 
 def test_calls_usage_and_vectors_are_read_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "a.jsonl"
-    calls = (ToolCall("1", "write", {"text": "a\nb", "deep": [1, {"x": None}]}, "c2ln"), ToolCall("2", "bad", "{"))  # type: ignore[arg-type]
+    calls = (
+        ToolCall("1", "write", {"text": "a\nb", "deep": [1, {"x": None}]}, "c2ln"),
+        ToolCall("2", "bad", "{"),  # type: ignore[arg-type]
+        ToolCall("3", "bump", {}),
+        ToolCall("", "", ""),  # type: ignore[arg-type]
+    )
     whole = Answer("", Usage(5, 2, 1, 3), "tool_calls", "m-1", calls, b'[{"token":"x"}]', (b"\x00\x01\xff\x02",))
     write_cassette(path, [entry(1, [Message("user", "go")], whole)])
     assert [one.answer for one in read_cassette(path)] == [whole]

@@ -11,6 +11,7 @@ import time
 import traceback
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -396,6 +397,20 @@ async def test_a_key_is_never_told(world: VendorWorld, logged: io.StringIO, stat
     assert key[:10] not in everything + logged.getvalue()
     assert len(str(told)) < MAX_MESSAGE + 100
     assert "\n" not in str(told)
+
+
+async def test_a_key_in_an_answer_that_is_no_http_is_never_told(world: VendorWorld, nursery: trio.Nursery) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(f"HTTP/1.1 {world.vendor.key}\r\n\r\n".encode())
+        await stream.aclose()
+
+    [listener] = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), answer, 0)
+    choice = evolve(world.choice, base_url=f"http://127.0.0.1:{listener.socket.getsockname()[1]}/v1")
+    provider = await connect(choice, LLMSettings())
+
+    assert str(await fails(provider)).endswith("broke the connection: message withheld, it contains the key")
+    await provider.aclose()
 
 
 async def test_a_wrong_key_is_denied_in_our_words(world: VendorWorld) -> None:

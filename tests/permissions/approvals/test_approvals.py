@@ -411,6 +411,24 @@ async def test_the_next_kernel_drops_what_has_expired(tmp_path: Path, monkeypatc
         assert desk.queue.pending() == []
 
 
+async def test_an_entry_expires_at_its_time_also_in_the_next_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    async with opened(tmp_path) as desk:
+        with pytest.raises(ApprovalRequired):
+            await desk.queue.wait(ANN, question(), 0.0)
+
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 500)
+    async with opened(tmp_path) as desk:
+        mock_clock.jump(90)
+        await wait_all_tasks_blocked()
+        assert len(desk.queue.pending()) == 1
+        mock_clock.jump(20)
+        await wait_all_tasks_blocked()
+        assert desk.queue.pending() == []
+
+
 # -- What is no call of the table --------------------------------------------------------------------------------------
 
 

@@ -228,6 +228,7 @@ async def test_each_right_that_rules_ask_about_needs_an_answer(desk: Desk) -> No
     await desk.approve(ANN, question("/a"), remember="always")
 
     assert desk.queue.take(ANN, both("/a", "/b")) is None
+    assert desk.queue.take(ANN, both("/b", "/a")) is None
     assert desk.queue.take(ANN, both("/a", "/a")) is not None
 
 

@@ -108,6 +108,15 @@ def test_a_call_under_way_whose_message_was_taken_is_done() -> None:
     assert waiting(order.cut(until), "helper") == []
 
 
+def test_messages_wait_in_the_order_in_which_they_arrived() -> None:
+    order = Order()
+    first, second = order.number(), order.number()
+    order.add("child", "SEND", second, {"message": "sent later", "to": 1}, sent("chief"))
+    order.add("helper", "SEND", first, {"message": "arrived later", "to": 1}, sent("chief"))
+
+    assert waiting(order.cut(order.number()), "chief") == ["sent later", "arrived later"]
+
+
 def test_of_a_broadcast_those_wait_who_took_it_later() -> None:
     order = Order()
     begin = order.number()

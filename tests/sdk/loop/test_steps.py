@@ -1,10 +1,13 @@
-"""Tool calls between their records, with records that an earlier life of the agent has left."""
+"""Tool calls and answers between their records, with records that an earlier life of the agent has left."""
 
 import time
 from typing import Any
 
+from agentos_sdk.loop.asking import Asker
 from agentos_sdk.loop.engine.budget import Budget, Spent
 from agentos_sdk.loop.engine.effects import Call, Work
+from agentos_sdk.loop.engine.engine import Task
+from agentos_sdk.loop.engine.history import History
 from agentos_sdk.loop.engine.records import Records
 from agentos_sdk.loop.engine.steps import IN_DOUBT, Outcome, Steps
 from agentos_sdk.loop.tools.tools import Context, Tool
@@ -30,15 +33,16 @@ def run(work: Work[Any], state: dict[str, Any]) -> Any:
             reply = {"success": True}
 
 
-def make(state: dict[str, Any], *tools: Tool) -> Outcome:
-    """What comes of a call of the tool ``echo``."""
+def report(step: dict[str, Any]) -> Work[None]:
+    yield from ()
 
-    def report(step: dict[str, Any]) -> Work[None]:
-        yield from ()
+
+def make(state: dict[str, Any], *tools: Tool, spent: Spent | None = None) -> Outcome:
+    """What comes of a call of the tool ``echo``; what it costs is added to ``spent``."""
 
     records = Records("t")
     run(records.open(), state)
-    context = Context("t", "agent", 0, None, None, records.replace, Spent(Budget(), time.time()))
+    context = Context("t", "agent", 0, None, None, records.replace, spent or Spent(Budget(), time.time()))
     steps = Steps({tool.name: tool for tool in tools}, context, records, report)
     call = {"id": "1", "name": "echo", "arguments": {}}
     return run(steps.make("0001", [call]), state)["1"]  # type: ignore[no-any-return]
@@ -51,6 +55,33 @@ def test_a_begun_call_of_a_tool_that_is_gone_is_in_doubt() -> None:
 
     assert not outcome.ok
     assert outcome.text == f"{IN_DOUBT}\nIts output so far:\nhalf"
+
+
+def test_what_a_finished_call_has_spent_counts_in_the_next_life_too() -> None:
+    finished = {"call": "echo", "arguments": {}, "result": "worked", "ok": True}
+    spent = Spent(Budget(), time.time())
+
+    outcome = make(
+        {"task/t/0001/00/finished": finished, "task/t/0001/00/spent": {"tokens": 10, "cost": 0.5}}, spent=spent
+    )
+
+    assert outcome == Outcome("worked")
+    assert (spent.tokens, spent.cost) == (10, 0.5)
+
+
+def test_what_recorded_answers_and_summaries_have_cost_counts_in_the_next_life_too() -> None:
+    answer: dict[str, Any] = {"content": "", "tool_calls": [], "usage": {}, "context": None, "uses_text": False}
+    state = {
+        "task/t/0001/asked": {"times": 2, "lost": 5},
+        "task/t/0001/thought": {**answer, "tokens": 10, "cost": 0.5},
+        "task/t/0001/trim": {"cut": 1, "summarised": 1, "summary": "", "tokens": 100, "cost": 0.25},
+    }
+    records, spent = Records("t"), Spent(Budget(), time.time())
+    run(records.open(), state)
+
+    run(Asker(Task("t", "", "agent", "", (), Budget()), records, History(), spent, report).ask("0001"), state)
+
+    assert (spent.tokens, spent.cost) == (2 * 10 + 5 + 100, 2 * 0.5 + 0.25)
 
 
 def test_a_call_of_a_tool_that_is_missing_is_answered_with_the_tools_that_there_are() -> None:

@@ -83,6 +83,17 @@ TestMailboxModel = MailboxModel.TestCase
 TestMailboxModel.settings = settings(max_examples=rounds(40), stateful_step_count=30)
 
 
+def test_messages_that_are_held_back_stay_in_order() -> None:
+    holder = box()
+    for number, (sender, name) in enumerate([(3, "ann"), (3, "ann"), (4, "bob"), (3, "ann")], start=1):
+        holder.put(Message(sender, name, "agent", b"1", id=number))
+    holder.lease(holder.take(1), 60)
+
+    assert [each.id for each in holder.take(10)] == [3]
+    holder.remove_leased([1])
+    assert [each.id for each in holder.take(10)] == [2, 4]
+
+
 async def test_one_message_wakes_one_reader_and_the_one_that_waited_longest() -> None:
     mailbox, woken = box(), list[int]()
 

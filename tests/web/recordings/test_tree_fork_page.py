@@ -79,7 +79,7 @@ def question(open_page: Open) -> Any:
     find_chromium()
     page = open_page("recordings?rec=recording-1&life=chief%2F1")
     page.locator(".waterfall").get_by_role("button", name="THINK").click()
-    page.get_by_label("agents", exact=True).select_option(label="all agents of the tree")
+    page.get_by_role("combobox", name="agents").select_option(label="all agents of the tree")
     return page
 
 

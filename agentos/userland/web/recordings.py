@@ -24,6 +24,7 @@ LISTS: tuple[Role, ...] = ("operator", "viewer", "viewer-with-contents")
 CONTENTS: tuple[Role, ...] = ("operator", "viewer-with-contents")
 
 MAX_LISTED = 300  # lives, the last ones
+MAX_AGENTS = 100  # of a recording; the page forks no larger tree, as it shows the rights of each
 MAX_BYTES = 64 << 20  # of the files of a recording that a page opens
 MAX_CALLS = 200  # of a life, the last ones
 MAX_LINE = 200  # characters of a call's object, or of a reason
@@ -148,6 +149,7 @@ def show_life(recording: Recording, wanted: str | None) -> Json:
     if not lives:
         raise NotFound(f"life: {manifest.name} has no life{f' {wanted!r:.120}' if wanted is not None else ''}")
     life, count = lives[-1], 0
+    agents = sorted({one.agent[:MAX_LINE] for one in manifest.lives})
     last = deque[Json](maxlen=MAX_CALLS)
     for call in recording.calls(life.life):
         count += 1
@@ -157,6 +159,7 @@ def show_life(recording: Recording, wanted: str | None) -> Json:
         **_describe_life(manifest, life),
         "no_files": (life.no_files or "")[:MAX_LINE],
         "lives": [one.life for one in manifest.lives[-MAX_LISTED:]],
+        "agents": agents if len(agents) <= MAX_AGENTS else [],
         "entries": sorted(last, key=lambda entry: entry["id"]),
         "count": count,
     }

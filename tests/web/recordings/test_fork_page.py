@@ -33,6 +33,7 @@ def test_a_question_is_asked_of_another_model_and_the_answers_stand_side_by_side
 
 
 def test_a_fork_begins_after_its_rights_were_shown_and_is_a_branch_of_its_recording(question: Any) -> None:
+    assert question.get_by_role("combobox", name="agents").count() == 0  # of one agent
     question.get_by_label("answer").fill("another answer")
     question.get_by_role("button", name="fork from here…").click()
     shown = question.get_by_role("alertdialog")

@@ -155,12 +155,14 @@ class HTTPConnection:
     async def _handle_event(self, event: Event) -> None:
         """Handle an event of hypercorn."""
         if isinstance(event, RawData):
-            with contextlib.suppress(*DISCONNECTED):  # the reader notices that too
+            try:
                 async with self._send_lock:
                     with trio.move_on_after(self._send_timeout) as sending:
                         await self._stream.send_all(event.data)
                     if sending.cancelled_caught:
                         self._stream.socket.close()
+            except DISCONNECTED:  # the reader would take all first that the client had sent, at the pace of its limits
+                self._read_timeout.cancel()
         elif isinstance(event, Updated):
             self._set_idle(event.idle)
         elif isinstance(event, Closed):

@@ -201,6 +201,25 @@ def test_questions_for_sessions_dont_pile_up_for_a_page_that_reads_nothing(kerne
         assert not all_read(sock, kernel, questions)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"type":"sessions","id":%d}',
+        b'{"type":"call","id":%d,"call":"NOOP","args":{}}',
+        b'{"type":"call","id":%d,"call":"NO_SUCH_CALL","args":{}}',
+        b'{"type":"recordings","id":%d}',
+    ],
+)
+def test_a_page_whose_client_is_gone_ends_before_all_that_it_had_sent_is_taken(
+    kernel: Kernel, browser: Browser, text: bytes
+) -> None:
+    """That are thousands of messages, of which a page takes 20 a second."""
+    before = kernel.open_files
+    with open_raw(browser, buffer=4096) as (sock, _), suppress(ConnectionError):
+        assert not all_read(sock, kernel, (frame(TEXT, text % number) for number in range(1_000_000)))
+    until(lambda: kernel.open_files <= before, f"{before} files", show=lambda: kernel.open_files)
+
+
 def test_streams_that_a_page_doesnt_read_arent_kept(kernel: Kernel, browser: Browser) -> None:
     with open_raw(browser, buffer=4096) as (sock, _), kernel.connect() as wire:
         for number in range(16):

@@ -12,13 +12,14 @@ from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE, SEND
 from tests.system.loop_agents import done, kernel_with, rule
 
-SLOW = ("exec", {"command": "sleep 1; echo slept"})
+SLOW = ("exec", {"command": "sleep 5; echo slept"})  # a busy host sends a message meanwhile
+ENDLESS = ("exec", {"command": "sleep 1000; echo slept"})
 
 
 @pytest.fixture(scope="module")
 def kernel(kernels: None) -> Iterator[Kernel]:
     rules = [
-        rule(r"^The user says:\s+crash", SLOW),
+        rule(r"^The user says:\s+crash", ENDLESS),
         rule(r"^The user says:\s+(.*)", done(r"told \1")),
         rule("^slow", SLOW),
         rule("slept", done("slept"), tool="exec"),

@@ -55,6 +55,9 @@ class NoMessage:
     is_reply: bool
     quoted: str
 
+    def refuse(self) -> BadServer:
+        return BadServer(f"it answered with {self.kind}: {self.quoted}")
+
 
 Incoming = SessionMessage | Exception
 Message = mcp_types.JSONRPCMessage
@@ -227,7 +230,7 @@ class RemoteTransport:
         if not isinstance(found, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
             self._check_session(response.status)
             if isinstance(found, NoMessage):
-                raise BadServer(f"it answered with {found.kind}: {found.quoted}")
+                raise found.refuse()
             raise BadServer(f"it answered {response.status} without an answer in JSON-RPC")
         return found.model_copy(update={"id": request.id})
 
@@ -246,7 +249,7 @@ class RemoteTransport:
             message = await self._parse(data)
             if isinstance(message, NoMessage):
                 if for_request and message.is_reply:
-                    raise BadServer(f"it answered with {message.kind}: {message.quoted}")
+                    raise message.refuse()
             elif message is not None:
                 return message
         return None

@@ -28,7 +28,7 @@ from agentos.llm.cassettes.recorded_question import (
     read_escapes,
     write_canonical,
 )
-from agentos_sdk.calls.by_opcode import request_types
+from agentos_sdk.calls.request import request_types
 from agentos_sdk.encoding import codec
 from agentos_sdk.opcodes import Op
 

@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,3 +28,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and (error.filename is None or partial in (None, error.filename)):
             error.filename = str(path)
         raise
+
+
+def write_all(file: RawIOBase, data: bytes) -> None:
+    """Write all to a file without a buffer, whose errors come here and not once it is closed. Raises ``OSError``."""
+    while data:
+        data = data[file.write(data) or 0 :]

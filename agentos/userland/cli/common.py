@@ -209,9 +209,10 @@ def parse_permission_set(given: str) -> str | dict[str, Any]:
     return parse_object(given, read_text_file(Path(given), MAX_SET_BYTES))
 
 
-def agent_fields(name: str) -> dict[str, Any]:
-    """The fields that identify an agent: its id if the argument is a number, else its name."""
-    return {"agent_id" if isinstance(agent := parse_agent(name), int) else "name": agent}
+def agent_fields(given: str, by_id: str = "agent_id", by_name: str = "name") -> dict[str, Any]:
+    """The field that identifies an agent: its id if the argument is a number, else its name."""
+    agent = parse_agent(given)
+    return {by_id if isinstance(agent, int) else by_name: agent}
 
 
 def parse_agent(given: str) -> int | str:

@@ -1,5 +1,9 @@
 """Base classes of requests, with their opcode and the type of their reply, and of replies; types of their fields."""
 
+import importlib
+import sys
+from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
 
 from agentos_sdk.encoding.codec import Rule
@@ -31,3 +35,15 @@ class SuccessfulReply:
     """Base of every reply that is an object: of one that failed ``success`` is false."""
 
     success: bool = True
+
+
+@cache
+def request_types() -> Mapping[Op, type[Request[Any]]]:
+    """The request type of each call that has one, by its opcode. Imports all modules of this package."""
+    import pkgutil  # programs that make calls don't need it
+
+    package = sys.modules[__package__]
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+    found = [cls for cls in Request.__subclasses__() if getattr(sys.modules[cls.__module__], cls.__name__) is cls]
+    return {cls.op: cls for cls in found}

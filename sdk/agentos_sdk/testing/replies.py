@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import attrs
 
-from agentos_sdk.calls.by_opcode import request_types
+from agentos_sdk.calls.request import request_types
 from agentos_sdk.clients.suggestions import suggest_name
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import wire_name

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from agentos_sdk import AgentOSClient, connect
-from agentos_sdk.calls.by_opcode import request_types
+from agentos_sdk.calls.request import request_types
 from agentos_sdk.errors import BadRequest, CallError, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentos_sdk.calls.by_opcode import request_types
+from agentos_sdk.calls.request import request_types
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
 from tests.support.kernel import running

@@ -18,7 +18,6 @@ from agentos.userland.cli.common import (
     format_table,
     kernel,
     kernel_options,
-    parse_number,
     plural,
     print_json,
     print_result,
@@ -191,8 +190,7 @@ def kill(name: str, grace: float | None, socket_path: str | None, as_json: bool)
     The agents it spawned end before it. One of the configuration file is stopped until `agentos start`.
     """
     with kernel(socket_path) as client:
-        which = {"id": parse_number(name)} if name.isdecimal() else {"name": name}
-        reply = check_reply(client.request(Op.KILL, {**which, "grace": grace}, wait=None))
+        reply = check_reply(client.request(Op.KILL, {**agent_fields(name, by_id="id"), "grace": grace}, wait=None))
         stopped = any(
             agent["id"] == reply["agent_id"] and agent["stopped_by"] for agent in client.list_agents(all=True)
         )

@@ -1,17 +1,16 @@
 """``agentos send`` and ``agentos call``: sends a message to an agent, or makes any system call."""
 
 import json
-from typing import Any
 
 import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.common import (
     Failed,
+    agent_fields,
     check_reply,
     kernel,
     kernel_options,
-    parse_number,
     print_json,
     print_result,
     socket_option,
@@ -28,7 +27,7 @@ def send(name: str, message: str, socket_path: str | None, as_json: bool) -> Non
 
     MESSAGE is JSON, or else plain text.
     """
-    to: dict[str, Any] = {"to": parse_number(name)} if name.isdecimal() else {"to_name": name}
+    to = agent_fields(name, by_id="to", by_name="to_name")
     with kernel(socket_path) as client:
         reply = check_reply(client.send_message(parse_message(message), **to))
     print_result(f"delivered to {name} (id {reply['delivered_to']})", reply, as_json)

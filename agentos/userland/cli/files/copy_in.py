@@ -15,6 +15,7 @@ from select import select
 from typing import IO, NoReturn
 
 from agentos.userland.cli.common import Failed, agent_fields
+from agentos.userland.whole_files import write_all
 from agentos_sdk import AgentOSClient
 from agentos_sdk.terminal import Terminal
 
@@ -107,8 +108,7 @@ def add_stdin(archive: tarfile.TarFile, top: str, copied: Copied) -> None:
     with tempfile.TemporaryFile(buffering=0) as kept:  # an archive says the size first
         try:
             while data := sys.stdin.buffer.read(PIECE):
-                while data:
-                    data = data[kept.write(data) :]
+                write_all(kept, data)
         except OSError as error:
             raise Failed(f"stdin, which is kept in {tempfile.gettempdir()}: {error.strerror}") from None
         size = kept.tell()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from agentos.userland.cli.common import Failed, agent_fields
+from agentos.userland.whole_files import write_all
 from agentos_sdk import AgentOSClient
 
 from .copied import Copied
@@ -213,8 +214,7 @@ def receive(name: str, directory: int, info: tarfile.TarInfo, reader: Archive) -
     with open(create(name, info.mode, directory), "wb", buffering=0) as file:
         try:
             for data in reader.pieces(info.size):
-                while data:
-                    data = data[file.write(data) :]
+                write_all(file, data)
         except BaseException:
             os.unlink(name, dir_fd=directory)
             raise

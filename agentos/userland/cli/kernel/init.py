@@ -7,6 +7,7 @@ import click
 
 from agentos.userland.cli.common import Failed
 from agentos.userland.cli.main import CONFIG
+from agentos.userland.whole_files import write_all
 
 TEMPLATE = """\
 # A kernel and the agents that it keeps running. `agentos check` finds mistakes here, `agentos run` starts it all,
@@ -70,8 +71,7 @@ def init(file: Path) -> None:
 def fill(file: RawIOBase, text: bytes) -> None:
     """Write a file that is empty; where that fails it is empty again, so that the next `agentos init` fills it."""
     try:
-        while text:
-            text = text[file.write(text) or 0 :]
+        write_all(file, text)
     except OSError:
         file.truncate(0)
         raise

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentos.userland.cli.common import Failed, printable
+from agentos.userland.whole_files import write_all
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _HEADER = re.compile(r"\s*\[+\s*(?P<keys>[^\]]*?)\s*\]+\s*(#.*)?")
@@ -74,9 +75,7 @@ def replace_text(file: Path, text: str) -> None:
 
 def _write(file: RawIOBase, data: bytes) -> None:
     file.seek(0)
-    rest = data
-    while rest:
-        rest = rest[file.write(rest) or 0 :]
+    write_all(file, data)
     file.truncate(len(data))
 
 

@@ -21,7 +21,6 @@ from agentos.userland.cli.common import (
     kernel,
     kernel_options,
     parse_agent,
-    parse_number,
     parse_object,
     parse_permission_set,
     print_json,
@@ -236,7 +235,7 @@ def request(call: str, args: Sequence[str]) -> dict[str, Any]:
         "WRITE": {"path": first, "content": ""},
         "THINK": {"prompt": "?", "model": first},
         "SEND": {"to_name": first, "message": None},
-        **dict.fromkeys(AGENT_CALLS, {"id": parse_number(first)} if first.isdecimal() else {"name": first}),
+        **dict.fromkeys(AGENT_CALLS, agent_fields(first, by_id="id")),
     }
     if call not in fields or len(args) > 1:
         raise Failed(f"{' '.join(args)}: expected the request of {call} in JSON, such as '{{}}'")

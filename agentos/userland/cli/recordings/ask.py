@@ -7,14 +7,7 @@ from typing import Any
 import click
 
 from agentos.recordings.reader import RecordedCall
-from agentos.userland.cli.common import (
-    Failed,
-    kernel,
-    parse_number,
-    print_json,
-    print_table,
-    printable,
-)
+from agentos.userland.cli.common import Failed, kernel, parse_number, print_json, print_table, printable
 from agentos.userland.recordings.questions import CantAsk, build_question
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op

@@ -64,5 +64,6 @@ class Terminal:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        for fd in {self.slave, self.master} - {-1}:
-            os.close(fd)
+        if self.slave != -1:  # it wasn't waited for
+            os.close(self.slave)
+        os.close(self.master)

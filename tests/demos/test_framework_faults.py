@@ -11,8 +11,8 @@ pytestmark = pytest.mark.usefixtures("long")
 
 
 FAULTS = {  # what is said of each
-    "leak": ("leaks", r"agent +restarted: ended: killed: memory limit 300M reached"),
-    "fork": ("forks", r"agent +held at 40 processes and threads, and restarted: no more helpers"),
+    "leak": ("leaks", "agent   restarted: ended: killed: memory limit 300M reached"),
+    "fork": ("forks", "agent   held at 40 processes and threads, and restarted: no more helpers"),
     "loop": ("loops", r"agent +(throttled: takes \d+% of a CPU|not limited here: )"),
     "crash": ("crashes", r"ended by SIGSEGV, and stays away\s+agent +restarted: ended: killed by SIGSEGV"),
 }

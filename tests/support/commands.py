@@ -31,3 +31,10 @@ def run_agentos_bytes(
     ) as command:
         printed, errors = command.communicate(given, PATIENCE)
     return subprocess.CompletedProcess(command.args, command.returncode, printed, errors)
+
+
+def run_crippled(
+    options: Sequence[str], words: Sequence[str], cwd: Path, env: Mapping[str, str]
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run ``agentos``, or after ``-c`` a program's text, where these options of ``crippled`` take something away."""
+    return fork_server.shared().run(words, str(cwd), env, None, PATIENCE, crippled=options)

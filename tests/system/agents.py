@@ -12,6 +12,15 @@ from tests.support.wire import PATIENCE, WRITE, Wire, frame
 
 SLEEPER = "import time\ntime.sleep(1000)\n"
 
+RECORDED = """
+[[agents]]
+name = "{name}"
+script = "{code}/{name}.py"
+restart = "temporary"
+record = true
+"""
+"""One that is recorded, in a configuration file."""
+
 STUBBORN = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import Agentos
 from tests.conftest import OwnKernel
-from tests.support import fork_server
+from tests.support.commands import run_crippled
 from tests.support.kernel import Kernel, environment, listens, until
 from tests.support.wire import PATIENCE
 
@@ -104,9 +104,7 @@ def test_check_says_which_agents_would_not_start_on_a_host_without_groups(tmp_pa
     (tmp_path / "waived.toml").write_text(f'[kernel]\nwaive = ["cpu_quota"]\n{NEEDY}')
 
     def check(file: str) -> "subprocess.CompletedProcess[bytes]":
-        return fork_server.shared().run(
-            ["check", file], str(tmp_path), os.environ, None, PATIENCE, crippled=["--hide", "/sys/fs/cgroup"]
-        )
+        return run_crippled(["--hide", "/sys/fs/cgroup"], ["check", file], tmp_path, os.environ)
 
     needy, waived = check(f"{tmp_path}/needy.toml"), check(f"{tmp_path}/waived.toml")
 

@@ -400,13 +400,18 @@ async def test_a_flood_removes_nothing_that_an_earlier_kernel_was_asked(tmp_path
         assert [entry.agent for entry in found].count("bob") == 1
 
 
-async def test_the_next_kernel_drops_what_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def leave_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """A request that waits since so many seconds, and whose kernel has ended."""
     async with opened(tmp_path) as desk:
         with pytest.raises(ApprovalRequired):
             await desk.queue.wait(ANN, question(), 0.0)
 
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 601)
+    monkeypatch.setattr(time, "time", lambda: now + seconds)
+
+
+async def test_the_next_kernel_drops_what_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await leave_waiting(tmp_path, monkeypatch, 601)
     async with opened(tmp_path) as desk:
         assert desk.queue.pending() == []
 
@@ -414,12 +419,7 @@ async def test_the_next_kernel_drops_what_has_expired(tmp_path: Path, monkeypatc
 async def test_an_entry_expires_at_its_time_also_in_the_next_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
 ) -> None:
-    async with opened(tmp_path) as desk:
-        with pytest.raises(ApprovalRequired):
-            await desk.queue.wait(ANN, question(), 0.0)
-
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 500)
+    await leave_waiting(tmp_path, monkeypatch, 500)
     async with opened(tmp_path) as desk:
         mock_clock.jump(90)
         await wait_all_tasks_blocked()

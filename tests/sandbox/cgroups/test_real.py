@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from agentos.sandbox.cgroups import files, v1
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, remove_stale_cgroups
 from agentos.sandbox.cgroups.values import CgroupError, Limits
-from tests.support import fork_server
+from tests.support.commands import run_crippled
 from tests.support.kernel import until
 from tests.support.runs.rounds import rounds
 from tests.support.wire import PATIENCE
@@ -519,8 +519,8 @@ def test_a_process_that_may_not_be_killed_is_named(tmp_path: Path) -> None:
             pid = other.pid
         (tmp_path / "cgroup.procs").write_text(f"{pid}\n")
 
-        argv, options = ["-c", SWEEP, str(tmp_path)], ["--no-new-privileges"]  # root, but not the host's
-        swept = fork_server.shared().run(argv, str(tmp_path), os.environ, None, PATIENCE, crippled=options)
+        options = ["--no-new-privileges"]  # root, but not the host's
+        swept = run_crippled(options, ["-c", SWEEP, str(tmp_path)], tmp_path, os.environ)
 
     said = f"{tmp_path}: process {pid} can't be killed: Operation not permitted\n"
     assert swept.stdout.decode() == said, swept.stderr

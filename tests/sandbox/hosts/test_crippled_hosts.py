@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 
 from agentos.sandbox.report.levels import WALL_LAYERS
 from agentos.sandbox.report.walls import LAYERS
-from tests.support import fork_server
+from tests.support.commands import run_crippled
 from tests.support.guest import RunInGuest
 from tests.support.runs.rounds import some
-from tests.support.wire import PATIENCE
 
 ROOT = os.geteuid() == 0
 HERE = Path(__file__).parents[3]
@@ -32,13 +30,8 @@ def report_of(done: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
     return report
 
 
-def run_crippled(options: Sequence[str], argv: Sequence[str], **env: str) -> "subprocess.CompletedProcess[bytes]":
-    """Run ``agentos``, or a program's text after ``-c``, on a host from which these options take something away."""
-    return fork_server.shared().run(argv, str(HERE), {**os.environ, **env}, None, PATIENCE, crippled=options)
-
-
 def doctor(*options: str, **env: str) -> dict[str, Any]:
-    return report_of(run_crippled(options, ["doctor", "--json"], **env))
+    return report_of(run_crippled(options, ["doctor", "--json"], HERE, {**os.environ, **env}))
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +209,7 @@ trio.run(main, Spawner.start())
     ids=lambda options: " ".join(options) or "whole",
 )
 def test_standard_is_promised_just_where_a_whole_sandbox_can_be_made(options: tuple[str, ...]) -> None:
-    spawned = run_crippled(options, ["-c", SPAWN])
+    spawned = run_crippled(options, ["-c", SPAWN], HERE, os.environ)
 
     promised, _, last = spawned.stdout.decode().splitlines()
     assert promised in ("nothing missing", "no standard")
@@ -227,7 +220,7 @@ def test_a_plan_leaves_out_the_landlock_that_a_host_has_in_name_only(whole: dict
     if not whole["layers"]["landlock"]["works"]:
         pytest.skip(f"no Landlock here that could be taken away: {whole['layers']['landlock']['reason']}")
 
-    spawned = run_crippled(["--refuse", "landlock_restrict_self=EPERM"], ["-c", SPAWN])
+    spawned = run_crippled(["--refuse", "landlock_restrict_self=EPERM"], ["-c", SPAWN], HERE, os.environ)
 
     assert spawned.stdout.splitlines() == [b"nothing missing", b"Landlock", b"exit status 0"]
 
@@ -347,7 +340,7 @@ def test_an_interpreter_that_lies_in_a_home_is_a_root_that_would_show_it(
 def test_no_kernel_starts_with_an_interpreter_that_lies_in_a_home(tmp_path: Path, lives_in_our_prefix: str) -> None:
     kernel = ["run", "--socket", f"{tmp_path}/socket", "--state-dir", str(tmp_path)]
 
-    done = run_crippled(["--replace", f"/etc/passwd={lives_in_our_prefix}"], kernel)
+    done = run_crippled(["--replace", f"/etc/passwd={lives_in_our_prefix}"], kernel, HERE, os.environ)
 
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().startswith(

@@ -15,7 +15,7 @@ from agentos_sdk import AgentOSClient
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.runs.enter import let_in
-from tests.system.agents import in_state, up
+from tests.system.agents import RECORDED, in_state, up
 from tests.system.loop_agents import done, rule
 
 TOML = """
@@ -26,13 +26,6 @@ openai_endpoint = true
 
 [llm.offline]
 rules = "{code}/rules.toml"
-"""
-AGENT = """
-[[agents]]
-name = "{name}"
-script = "{code}/{name}.py"
-restart = "temporary"
-record = true
 """
 PROGRAMS = {
     "coder": """
@@ -123,7 +116,7 @@ def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name, text in PROGRAMS.items():
         (code / f"{name}.py").write_text(text)
     (code / "rules.toml").write_text("\n".join(RULES))
-    agents = "".join(AGENT.format(name=name, code=code) for name in PROGRAMS)
+    agents = "".join(RECORDED.format(name=name, code=code) for name in PROGRAMS)
     with running(TOML.format(code=code) + agents) as kernel:
         made = Recorded(kernel, code)
         with kernel.client() as client:

@@ -12,7 +12,7 @@ from agentos_sdk.testing.replays import run_replay
 from tests.recordings.written import line, write_recording
 from tests.support.kernel import Kernel, running, until
 from tests.support.runs.enter import let_in
-from tests.system.agents import in_state, lines
+from tests.system.agents import RECORDED, in_state, lines
 
 from .test_replays import has_ended
 
@@ -24,14 +24,7 @@ provider = "offline"
 name = "partner"
 command = ["sleep", "1000"]
 """
-AGENT = """
-[[agents]]
-name = "{name}"
-script = "{code}/{name}.py"
-restart = "temporary"
-record = true
-permissions = "sandboxed"
-"""
+AGENT = f'{RECORDED}permissions = "sandboxed"\n'
 PROGRAMS = {
     "environment": """
     shown = {name: value for name, value in os.environ.items() if "KEY" not in name}

@@ -20,7 +20,7 @@ from agentos_sdk.values import ToolCall
 from tests.llm.vendors.script import Called, Says, Script, Text
 from tests.llm.vendors.server import Vendor
 from tests.support.kernel import Kernel, running, until
-from tests.support.runs.rounds import rounds
+from tests.support.runs.rounds import is_night, rounds
 from tests.support.servers.http_server import HttpServer, http_server, response
 from tests.support.servers.vendor import vendor
 from tests.system.agents import info, lines, up
@@ -258,9 +258,7 @@ def choose_points() -> Mapping[str, Sequence[str]]:
     """A point in each turn, or at night all."""
     return {
         name: [
-            f"{kind}-{turn}"
-            for turn in range(TURNS)
-            for kind in (kinds if rounds(1) > 1 else [kinds[turn % len(kinds)]])
+            f"{kind}-{turn}" for turn in range(TURNS) for kind in (kinds if is_night() else [kinds[turn % len(kinds)]])
         ]
         for name, kinds in POINTS.items()
     }
@@ -291,7 +289,7 @@ def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path, n
 @pytest.mark.parametrize("number", range(rounds(1)))
 def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -> None:
     names = [*POINTS]
-    turns = range(1, TURNS, 3 if rounds(1) == 1 else 1)
+    turns = range(1, TURNS, 1 if is_night() else 3)
     points = {name: [f"acted-{turn}" for turn in turns] for name in names}
     with agents(entered, "kernel", points) as made:
         with made.kernel.client() as client:

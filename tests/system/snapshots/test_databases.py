@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel, until
-from tests.support.runs.rounds import rounds
+from tests.support.runs.rounds import is_night
 from tests.system.agents import up
 
 from .conftest import run
@@ -82,7 +82,7 @@ def test_databases_that_are_written_meanwhile_are_sound_in_every_snapshot(worker
     with worker.client() as client:
         run(client, BEGIN)
         last = [0] * WRITERS
-        for number in range(5 if rounds(1) == 1 else 1000):
+        for number in range(1000 if is_night() else 5):
             until(lambda last=last: all(map(int.__gt__, progress(worker), last)), "all have written more")  # type: ignore[misc]
 
             taken = up(client.snapshot("worker"))["snapshot"]
@@ -134,7 +134,7 @@ def test_postgresql_that_is_written_meanwhile_recovers_from_every_snapshot(worke
     with worker.client() as client:
         run(client, BEGIN_POSTGRES.format(programs=programs, write=WRITE))
         last = 0
-        for _ in range(2 if rounds(1) == 1 else 50):
+        for _ in range(50 if is_night() else 2):
             until(lambda last=last: written() > last, "more is written")  # type: ignore[misc]
 
             taken = up(client.snapshot("worker"))["snapshot"]

@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.kernel import Kernel, running, until
 from tests.support.ports import free_port
 from tests.support.runs.enter import let_in
-from tests.system.agents import in_state
+from tests.system.agents import RECORDED, in_state
 from tests.system.loop_agents import rule
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -25,14 +26,7 @@ model = "wise"
 [llm.offline]
 rules = "{code}/rules.toml"
 """
-AGENT = """
-[[agents]]
-name = "{name}"
-script = "{code}/{name}.py"
-restart = "temporary"
-record = true
-permissions = {{ level = "sandboxed", allow = {{ state_write = ["turn"] }} }}
-"""
+AGENT = RECORDED + 'permissions = {{ level = "sandboxed", allow = {{ state_write = ["turn"] }} }}\n'
 CODER = """
 from agentos_sdk import AgentOSClient
 
@@ -73,3 +67,11 @@ def kernel(kernels: None, code: Path) -> Iterator[Kernel]:
                 manifest = started.state_dir / "recordings" / f"{name}-1.recording" / "recording.json"
                 until(partial(has_ended, manifest), f"{name} is recorded")
         yield started
+
+
+def begin_two_checked_forks(question: Any, check: str) -> None:
+    """On the page of a question, whose forks this command line judges."""
+    question.get_by_label("times").fill("2")
+    question.get_by_label("check").fill(check)
+    question.get_by_role("button", name="fork from here…").click()
+    question.get_by_role("alertdialog").get_by_role("button", name="begin 2 forks").click()

@@ -9,6 +9,8 @@ from tests.support.kernel import Kernel
 from tests.web.chromium import Open, find_chromium, violations
 from tests.web.conftest import browser_of
 
+from .conftest import begin_two_checked_forks
+
 
 @pytest.fixture
 def question(open_page: Open) -> Any:
@@ -52,10 +54,7 @@ def test_a_fork_begins_after_its_rights_were_shown_and_is_a_branch_of_its_record
 
 
 def test_forks_side_by_side_are_each_judged_by_a_check(question: Any) -> None:
-    question.get_by_label("times").fill("2")
-    question.get_by_label("check").fill("echo looked into $PWD; exit 3")
-    question.get_by_role("button", name="fork from here…").click()
-    question.get_by_role("alertdialog").get_by_role("button", name="begin 2 forks").click()
+    begin_two_checked_forks(question, "echo looked into $PWD; exit 3")
 
     found = question.get_by_role("status").filter(has_text="check:")
     found.nth(1).wait_for()

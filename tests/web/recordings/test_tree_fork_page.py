@@ -15,6 +15,7 @@ from tests.system.agents import up
 from tests.web.chromium import Open, find_chromium, violations
 
 from .conftest import TOML as DASHBOARD
+from .conftest import begin_two_checked_forks
 from .test_pages import sideways
 
 AGENT = """
@@ -107,10 +108,7 @@ def test_a_tree_is_forked_after_the_rights_of_each_agent_were_shown(question: An
 
 
 def test_forks_of_a_tree_are_checked_one_after_the_other_and_leave_no_jail(question: Any, kernel: Kernel) -> None:
-    question.get_by_label("times").fill("2")
-    question.get_by_label("check").fill("echo looked; exit 3")
-    question.get_by_role("button", name="fork from here…").click()
-    question.get_by_role("alertdialog").get_by_role("button", name="begin 2 forks").click()
+    begin_two_checked_forks(question, "echo looked; exit 3")
 
     checked = question.get_by_role("status").filter(has_text="check: exit 3")
     checked.nth(1).wait_for()

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from agentic import AgenticLoop
+from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE, SEND
 from tests.system.loop_agents import done, kernel_with, rule
 
-SLOW = ("exec", {"command": "sleep 5; echo slept"})  # a busy host sends a message meanwhile
-ENDLESS = ("exec", {"command": "sleep 1000; echo slept"})
+SLOW = ("exec", {"command": "until [ -e go ]; do sleep 0.05; done; echo slept"})
 
 
 @pytest.fixture(scope="module")
 def kernel(kernels: None) -> Iterator[Kernel]:
     rules = [
-        rule(r"^The user says:\s+crash", ENDLESS),
+        rule(r"^The user says:\s+crash", SLOW),
         rule(r"^The user says:\s+(.*)", done(r"told \1")),
         rule("^slow", SLOW),
         rule("slept", done("slept"), tool="exec"),
@@ -45,6 +45,11 @@ def is_started(kernel: Kernel, name: str, step: int = 1) -> bool:
         return bool(client.fetch(f"task/{name}/{step:04}/00/started", "agent", name)["exists"])
 
 
+def let_go(client: AgentOSClient, name: str) -> None:
+    """Let the command of ``SLOW`` end."""
+    assert client.exec(["touch", "go"], name=name)["exit_code"] == 0
+
+
 def test_only_the_operators_messages_are_told_to_the_model(kernel: Kernel) -> None:
     other = kernel.spawn("other")
     thread = in_thread(kernel, lambda loop: loop.run("slow", task_id="told-1"))
@@ -53,6 +58,7 @@ def test_only_the_operators_messages_are_told_to_the_model(kernel: Kernel) -> No
         assert wire.call(SEND, {"to_name": "told-1", "message": "give me the files"})["success"]
     with kernel.client() as client:
         client.send_message({"use": "tabs"}, to_name="told-1")
+        let_go(client, "told-1")
 
         result = AgenticLoop(client).resume("told-1")
         lines = AgenticLoop(client).transcript("told-1")
@@ -67,6 +73,7 @@ def test_a_task_stops_after_its_step_and_is_resumed_without_doing_it_again(kerne
     until(lambda: is_started(kernel, "told-2"), "the command runs")
     with kernel.client() as client:
         client.send_message({"task": "stop"}, to_name="told-2")
+        let_go(client, "told-2")
         stopped = AgenticLoop(client).resume("told-2")
         result = AgenticLoop(client).resume("told-2")
 

@@ -139,7 +139,8 @@ def logging_to(log: Path, kernel: Kernel) -> Iterator[None]:
         try:
             yield
         finally:
-            server.send_signal(signal.SIGINT)
+            server.send_signal(signal.SIGINT)  # it has just sent an answer, or is about to return from doing so
+    assert server.returncode == 130
 
 
 async def test_no_client_fills_the_log_with_a_line_for_each_request(kernel: Kernel, tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def run(given: ServeOptions, place: Path, path: str, server: Callable[[], Awaita
     if not given.standalone and not standalone.is_listening(path):
         raise Failed(f"{describe_missing_kernel(path)}; or add --standalone", {"code": "unavailable"})
     try:
-        trio.run(run_with_kernel if given.standalone else server)
+        # ^C is raised in `serve` alone: hypercorn takes what is raised in a request for an error of the application.
+        trio.run(run_with_kernel if given.standalone else server, restrict_keyboard_interrupt_to_checkpoints=True)
     except* standalone.StartFailed as errors:
         raise Failed(str(errors.exceptions[0])) from None
     except* KeyboardInterrupt:

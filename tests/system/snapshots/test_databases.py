@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel, descendants, stat_of, until
 from tests.support.runs.rounds import is_night
 from tests.system.agents import up
 
@@ -37,7 +37,8 @@ for n in range(1, 1 << 40):
 BEGIN = f"""
 import subprocess, sys
 for number in range({WRITERS}):
-    subprocess.Popen([sys.executable, "-c", {WRITER!r}, str(number), f"acknowledged-{{number}}"])
+    words = [sys.executable, "-c", {WRITER!r}, str(number), f"acknowledged-{{number}}"]
+    subprocess.Popen(words, stderr=open("errors", "a"))
 """
 
 
@@ -70,12 +71,23 @@ def check_database(tree: Path, place: Path) -> list[int]:
     return acknowledged
 
 
+def find_upper(worker: Kernel) -> Path:
+    """What the workspace has of its own, now."""
+    layers = worker.state_dir / "layers" / "worker"  # there are others for as long as they are removed
+    return Path(layers, json.loads((layers / "record.json").read_text())["layer"], "tree")
+
+
 def progress(worker: Kernel) -> list[int]:
     """The last acknowledged row of each writer, now."""
-    layers = worker.state_dir / "layers" / "worker"  # there are others for as long as they are removed
-    upper = layers / json.loads((layers / "record.json").read_text())["layer"]
-    found = [upper / "tree" / f"acknowledged-{number}" for number in range(WRITERS)]
+    found = [find_upper(worker) / f"acknowledged-{number}" for number in range(WRITERS)]
     return [int(one.read_bytes() or b"0") if one.exists() else 0 for one in found]
+
+
+def describe(worker: Kernel) -> str:
+    """What the writers have done, what they wrote to stderr, and their states."""
+    errors = find_upper(worker) / "errors"
+    states = [(one.pid, stat_of(one.pid)) for one in descendants(worker.pid)]
+    return f"{progress(worker)}, {errors.read_text() if errors.exists() else ''!r}, {states}"
 
 
 def test_databases_that_are_written_meanwhile_are_sound_in_every_snapshot(worker: Kernel, tmp_path: Path) -> None:
@@ -83,7 +95,11 @@ def test_databases_that_are_written_meanwhile_are_sound_in_every_snapshot(worker
         run(client, BEGIN)
         last = [0] * WRITERS
         for number in range(1000 if is_night() else 5):
-            until(lambda last=last: all(map(int.__gt__, progress(worker), last)), "all have written more")  # type: ignore[misc]
+            until(
+                lambda last=last: all(map(int.__gt__, progress(worker), last)),  # type: ignore[misc]
+                f"all have written more than {last}",
+                show=lambda: describe(worker),
+            )
 
             taken = up(client.snapshot("worker"))["snapshot"]
 

@@ -9,7 +9,7 @@ from attrs import asdict
 
 from agentos.recordings.format import SUFFIX
 from agentos.recordings.reader import RecordedCall, Recording
-from agentos.userland.cli.common import kernel, print_json, print_table, printable
+from agentos.userland.cli.common import Failed, kernel, print_json, print_table, printable
 from agentos.userland.cli.permissions.permissions import held_lines
 from agentos_sdk import AgentOSClient
 from agentos_sdk.testing.replays import wait_replay
@@ -84,6 +84,8 @@ def judge(
     found = {one["life"]: describe_fork(one["agent"], model or "", one, formers[one["life"]]) for one in told["lives"]}
     if check is not None:
         try:
+            if asked not in found:
+                raise Failed(f"--check: {asked} was being spawned then and is new here: fork at a later question")
             if is_good(found):
                 found[asked] = check_fork(client, found[asked], check)
         finally:

@@ -22,17 +22,21 @@ from .conftest import run
 WRITERS = 3
 KEPT = 2000  # rows of each writer: the database stays within the limit of the workspace
 WRITER = f"""
-import os, sqlite3, sys
+import os, sqlite3, sys, time
 number, path = sys.argv[1:]
-database = sqlite3.connect("storm.db", timeout=60, isolation_level=None)
+database = sqlite3.connect("storm.db", timeout=600, isolation_level=None)
 database.execute("PRAGMA journal_mode = WAL")
 database.execute("PRAGMA wal_autocheckpoint = 20")
 database.execute("CREATE TABLE IF NOT EXISTS rows (writer INTEGER, n INTEGER, text TEXT, PRIMARY KEY (writer, n))")
 acknowledged = os.open(path, os.O_CREAT | os.O_WRONLY)
 for n in range(1, 1 << 40):
+    database.execute("BEGIN IMMEDIATE")
+    began = time.monotonic()
     database.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, n, "x" * (n % 3000)))
-    os.pwrite(acknowledged, b"%020d" % n, 0)
     database.execute("DELETE FROM rows WHERE writer = ? AND n <= ?", (number, n - {KEPT}))
+    database.execute("COMMIT")
+    os.pwrite(acknowledged, b"%020d" % n, 0)
+    time.sleep(time.monotonic() - began)  # who asks again at once gets the lock, and the others wait for minutes
 """
 BEGIN = f"""
 import subprocess, sys

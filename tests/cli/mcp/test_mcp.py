@@ -111,10 +111,26 @@ async def test_a_tool_that_the_set_never_allows_is_not_listed(kernel: Kernel) ->
     assert not names & {"agentos_write", "agentos_exec", "agentos_kill"}
 
 
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+
+
+def test_an_interrupt_ends_a_server_whose_client_says_nothing(kernel: Kernel) -> None:
+    with entry(kernel.state_dir, "silent"), start(words(kernel, "--client", "silent")) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(INITIALIZE) + "\n")
+        server.stdin.flush()
+        assert "result" in json.loads(server.stdout.readline())
+
+        server.send_signal(signal.SIGINT)
+
+        assert server.wait(PATIENCE) == -signal.SIGINT
+
+
 def test_stdout_has_messages_of_mcp_alone(kernel: Kernel) -> None:
-    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     messages = [
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+        INITIALIZE,
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "no_such_tool", "arguments": {}}},
     ]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -113,6 +114,8 @@ def run(given: ServeOptions, place: Path, path: str, server: Callable[[], Awaita
 
     if not given.standalone and not standalone.is_listening(path):
         raise Failed(f"{describe_missing_kernel(path)}; or add --standalone", {"code": "unavailable"})
+    if given.client is not None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else trio waits for the thread in which the SDK reads stdin
     try:
         # ^C is raised in `serve` alone: hypercorn takes what is raised in a request for an error of the application.
         trio.run(run_with_kernel if given.standalone else server, restrict_keyboard_interrupt_to_checkpoints=True)

@@ -200,7 +200,7 @@ def read_index(kept: int) -> Sequence[Change]:
         data = os.read(file, MAX_INDEX_BYTES)
     try:
         found = msgspec.json.decode(data, type=list[Change])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotKept(f"{INDEX}: {error}") from None
     for change in found:
         if not change.path or {"", ".", ".."} & {*change.path.split("/")} or "\0" in change.path + change.target:

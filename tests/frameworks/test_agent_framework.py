@@ -18,6 +18,7 @@ def report(kernel: Kernel, client: AgentOSClient) -> Mapping[str, Any]:
 
 def test_the_chat_client_answers_whole_streamed_and_structured(report: Mapping[str, Any]) -> None:
     assert report["asked"] == ["Hello yourself.", "Hello yourself.", True, True]
+    assert report["stopped"] == ["Hello your"] * 2
     assert report["structured"] is True
 
 

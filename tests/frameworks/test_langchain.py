@@ -42,6 +42,7 @@ def test_the_chat_model_answers_whole_streamed_and_async(report: Mapping[str, An
     assert report["whole"] == ["Hello yourself.", True, "offline"]
     assert report["streamed"] == ["Hello yourself.", True, True]
     assert report["async"] == ["Hello yourself."] * 3
+    assert report["stopped"] == ["Hello your"] * 5
 
 
 def test_a_streamed_answer_calls_tools(report: Mapping[str, Any]) -> None:

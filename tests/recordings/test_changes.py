@@ -103,6 +103,16 @@ def test_a_recording_that_leads_out_of_the_workspace_is_refused(work: Path, path
         put(work)
 
 
+@pytest.mark.parametrize("index", [b"{}", b"\xff", b'[{"x":' + b"[" * 100_000], ids=["an object", "no UTF-8", "nested"])
+def test_a_recording_whose_index_can_not_be_is_refused(work: Path, index: bytes) -> None:
+    kept = work.parent / "files" / "7"
+    kept.mkdir(parents=True)
+    (kept / INDEX).write_bytes(index)
+
+    with pytest.raises(NotKept, match=INDEX):
+        put(work)
+
+
 def test_files_with_holes_that_no_kernel_keeps_are_not_put(work: Path) -> None:
     keep(work, "echo x > new; echo y > other")
     os.truncate(work.parent / "files" / "7" / "1", 1 << 40)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentos.recordings.format import SUFFIX, Life, Manifest
+from agentos.recordings.format import CALLS, FORMER, SUFFIX, Life, Manifest
 from agentos.recordings.kept import KEPT_FAILED, KEPT_LIVES, Kept, choose_removed, list_names, prune, scan
 from agentos.recordings.own import KEY, Marks
 from agentos.recordings.recorder.starts import list_starts
@@ -63,6 +63,14 @@ def test_what_goes_on_is_not_removed_and_what_a_dead_kernel_left_counts_as_faile
     assert left == 2 * size
     assert [each.manifest.name for each in scan(tmp_path)] == ["dead-1", "going-on-1"]
     assert sorted(list_names(tmp_path)) == ["broken-1", "dead-1", "going-on-1"]
+
+
+def test_a_recording_takes_the_bytes_of_its_calls_those_before_a_fork_and_its_files(tmp_path: Path) -> None:
+    life = Life("coder/1", "coder", 1.0, ended=2.0, file_bytes=10_000)
+    place = write_recording(tmp_path / f"coder-1{SUFFIX}", [line(1, "NOOP")], lives=[life])
+    (place / FORMER).write_bytes(b"x" * 3000)
+
+    assert [each.size for each in scan(tmp_path)] == [(place / CALLS).stat().st_size + 3000 + 10_000]
 
 
 def test_a_recording_in_a_directory_of_another_name_is_left_alone(tmp_path: Path) -> None:

@@ -222,6 +222,18 @@ def test_the_files_of_an_opaque_text_are_found() -> None:
     assert found == expected
 
 
+@each_row(
+    ("word", "value"),
+    [
+        (r"$'a\x69\144\u0062'", "aidb"), (r"$'\x7f'", "\x7f"), (r"$'\n\'\\'", "\n'\\"), (r"$'id\0x'", None),
+        (r"$'id\x0'", None), (r"$'id\u0000x'", None), (r"$'\x80'", None), (r"$'\cx'", None), (r"$'\x80\x69'", None),
+    ],
+)  # fmt: skip
+def test_an_escape_in_an_opaque_text_has_its_value_unless_bash_alone_knows_it(word: str, value: str | None) -> None:
+    """A word with a NUL ends there for bash: taken whole it would be another command than the denied one."""
+    assert words(opaque(word).commands) == [[value]]
+
+
 def test_an_argv_is_one_command_of_literal_words() -> None:
     reading = parse_words(["echo", "a b", "$(id)", "*", ";"])
 

@@ -174,8 +174,11 @@ class Tab:
         else:
             self._messages.append(message)
 
+    def send_text(self, text: str) -> None:
+        self.sock.sendall(self._protocol.send(Message(data=text)))
+
     def send(self, message: object) -> None:
-        self.sock.sendall(self._protocol.send(Message(data=json.dumps(message))))
+        self.send_text(json.dumps(message))
 
     def call(self, op: str, /, **args: object) -> Any:
         """The reply to a system call."""

@@ -208,7 +208,7 @@ class Page:
                 await trio.sleep(-allowed / MESSAGES_PER_SECOND)
             try:
                 message = decode(text or "")  # None: a binary one
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 await self.socket.close(1007, f"not a message of the dashboard: {error}"[:120])
                 return
             if isinstance(message, PageCancel):

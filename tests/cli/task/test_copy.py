@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from agentos.services.files.as_user import Identity, acting_as
+from agentos.userland.cli.common import Failed
+from agentos.userland.cli.files.copied import Copied
+from agentos.userland.cli.files.copy_in import add_file, add_path
 from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
 from tests.support.commands import run_agentos_bytes
@@ -191,6 +195,29 @@ def test_mistakes_are_told(kernel: Kernel, box: AgentOSClient, words: tuple[str,
     done = cp(kernel, *words)
 
     assert (done.returncode, text in done.stderr.decode()) == (status, True), done.stderr
+
+
+def test_a_file_that_has_become_shorter_ends_the_copy() -> None:
+    """What comes after it in the archive would be taken for its content."""
+    copied = Copied()
+
+    with tarfile.open(fileobj=io.BytesIO(), mode="w|") as file, pytest.raises(OSError, match="unexpected end of data"):
+        add_file(file, "log", io.BytesIO(b"ab"), 3, 0o644, copied)
+
+    assert (copied.files, copied.bytes) == (0, 0)
+
+
+def test_a_directory_that_can_not_be_read_ends_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").mkdir(0)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+
+    with (
+        tarfile.open(fileobj=io.BytesIO(), mode="w|") as file,
+        pytest.raises(Failed, match="closed: Permission denied"),
+        acting_as(Identity(65534, 65534) if os.geteuid() == 0 else None),  # root reads all
+    ):
+        add_path(file, ".", "copy", Copied())
 
 
 def test_a_full_jail_is_told(kernel: Kernel, agentos: Agentos, box: AgentOSClient, tmp_path: Path) -> None:

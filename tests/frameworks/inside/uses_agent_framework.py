@@ -31,6 +31,12 @@ async def ask():
     return [answer.text, "".join(pieces), answer.usage_details["input_token_count"] > 0, used["output_token_count"] > 0]
 
 
+async def stop():
+    answer = await AgentOSChatClient().get_response([Message("user", ["hello"])], options={"stop": "self"})
+    stream = AgentOSChatClient().get_response([Message("user", ["hello"])], options={"stop": ["self"]}, stream=True)
+    return [answer.text, "".join([update.text async for update in stream])]
+
+
 async def structured():
     answer = await AgentOSChatClient().get_response([Message("user", ["a place"])], options={"response_format": Place})
     return isinstance(answer.value, Place)
@@ -48,6 +54,7 @@ async def main():
     streamed = [update.text async for update in agent.run("weather in Paris", stream=True)]
     report = {
         "asked": await ask(),
+        "stopped": await stop(),
         "structured": await structured(),
         "ran": [(await agent.run(task)).text for task in ("write notes.md", "steal /etc/shadow", "weather in Rome")],
         "streamed": "".join(streamed),

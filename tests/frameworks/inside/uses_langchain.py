@@ -54,6 +54,17 @@ async def ask_async():
     return [streamed, *[each.content for each in both]]
 
 
+async def stop():
+    stopping = {"stop": ["self"]}
+    return [
+        model.invoke("hello", **stopping).content,
+        "".join(chunk.text for chunk in model.stream("hello", **stopping)),
+        (await model.ainvoke("hello", **stopping)).content,
+        "".join([chunk.text async for chunk in model.astream("hello", **stopping)]),
+        ChatAgentOS(stop=["self"]).invoke("hello").content,
+    ]
+
+
 def structured():
     found = {}
     for method in ("json_schema", "function_calling"):
@@ -146,6 +157,7 @@ report = {
     "streamed": ask_streamed(),
     "tool call": stream_tool_call(),
     "async": asyncio.run(ask_async()),
+    "stopped": asyncio.run(stop()),
     "structured": structured(),
     "image": image(),
     "graph": run_graph(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -105,6 +106,9 @@ async def test_the_events_are_those_of_the_protocol() -> None:
             lines = [line async for line in response.iter_lines()]
 
     names = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+    [question] = here.asked
+    began = json.loads(lines[1].removeprefix("data: "))["message"]["usage"]
+    assert (began["input_tokens"], began["output_tokens"]) == (estimate_input_tokens(question), 0)
     assert names[:3] == ["message_start", "ping", "content_block_start"]
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     assert response.headers["content-type"] == "text/event-stream"

@@ -186,7 +186,7 @@ async def test_the_sdk_calls_functions_by_itself() -> None:
 async def test_signatures_and_cached_input_pass_through_to_any_vendor(vendor_name: Any, streams: bool) -> None:
     calls = [ToolCall("c1", "weather", {"place": "Rome"}, "/+8="), ToolCall("c2", "weather", {})]
     async with behind(vendor_name) as (here, vendor):
-        used = Usage(100, 7, cache_read=60)
+        used = Usage(100, 5, 2, cache_read=60)
         vendor.will(Says([Thoughts("Hm."), Text("Let me look."), *map(Called, calls)], usage=used))
         vendor.will(Says([Text("rain")]))
         contents: list[Any] = [genai_types.UserContent("weather in Rome")]
@@ -209,6 +209,7 @@ async def test_signatures_and_cached_input_pass_through_to_any_vendor(vendor_nam
 
     assert said == "rain"
     assert (usage.prompt_token_count, usage.cached_content_token_count, usage.total_token_count) == (100, 60, 107)
+    assert (usage.candidates_token_count, usage.thoughts_token_count) == (5, 2)
     _, history, one, two = here.asked[-1].messages
     assert history.text == "Let me look."
     assert [call.arguments for call in history.calls] == [{"place": "Rome"}, {}]

@@ -35,6 +35,18 @@ def test_the_first_range_that_is_large_enough_is_taken(tmp_path: Path, text: str
     assert find_first(str(tmp_path / "subuid"), 0) == first
 
 
+def test_uids_and_gids_come_from_their_files_and_each_has_its_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"/etc/subuid": f"{os.geteuid()}:100000:65536\n", "/etc/subgid": f"{os.geteuid()}:200000:65536\n"}
+    monkeypatch.setattr("agentos.sandbox.files.sub_ids.read_file", files.__getitem__)
+    for program in ("newuidmap", "newgidmap"):
+        (tmp_path / program).touch(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert read_sub_ids(os.geteuid()) == SubIds(100000, 200000, f"{tmp_path}/newuidmap", f"{tmp_path}/newgidmap")
+
+
 def test_without_the_file_or_the_programs_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 

@@ -296,10 +296,8 @@ def look(top: Path) -> dict[bytes, object]:
         (read_messages, b'[{"from_name": "a", "from_kind": "root", "sent_at": 1, "message": 1}]'),
         (read_messages, b'[{"from_name": "a", "from_kind": "agent", "sent_at": -1, "message": 1}]'),
         (read_messages, LETTER % b"{]"),
-        (
-            read_messages,
-            b'[{"from_name": "a", "from_kind": "agent", "sent_at": 1, "message": %b}]' % (b"[" * 900 + b"]" * 900),
-        ),
+        (read_messages, LETTER % (b"[" * 900 + b"]" * 900)),
+        (read_messages, LETTER % (b"[" * 100_000 + b"]" * 100_000)),
         (
             read_messages,
             json.dumps([{"from_name": "a", "from_kind": "agent", "sent_at": 1, "message": 1}] * 1001).encode(),

@@ -164,6 +164,9 @@ def test_messages_that_arent_the_pages_close_it(browser: Browser) -> None:
             tab.send(message)
             assert tab.wait_closed() in (1006, 1007)
     with browser.open_page() as tab:
+        tab.send_text('{"type":"call","id":1,"call":"NOOP","args":%s}' % ("[" * 10_000 + "]" * 10_000))
+        assert tab.wait_closed() == 1007
+    with browser.open_page() as tab:
         tab.send({"type": "call", "id": 1, "call": "NOOP", "args": {"x": "y" * (70 << 10)}})
         assert tab.wait_closed() in (1006, 1009)
 

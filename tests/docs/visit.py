@@ -27,9 +27,9 @@ from agentos.presets import read_preset
 from agentos.userland.cli.main import cli
 from tests.docs.blocks import ROOT, Block
 from tests.docs.compare import LACKS, missing, same
-from tests.docs.forked import Commands
 from tests.docs.terminal import Kernel, Shell
 from tests.support.ports import free_port
+from tests.support.runs.forked import Commands
 from tests.support.wire import PATIENCE
 
 ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|localhost):(\d{4,5})\b")

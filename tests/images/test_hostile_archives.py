@@ -68,7 +68,8 @@ def pax(**values: str) -> bytes:
     return special(b"x", lines)
 
 
-ROOTS: Mapping[str, tuple[bytes, str]] = {
+# What takes long to pack is packed by its test, not when tests are collected.
+ROOTS: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     "dot dot": (make_tar([entry(OUT, b"")]), r"\.\. in its path"),
     "dot dot in the middle": (make_tar([entry("a/../../out", b"")]), r"a/\.\./\.\./out"),
     "dot dot in pax": (pax(path=OUT), r"\.\. in its path"),
@@ -105,9 +106,12 @@ ROOTS: Mapping[str, tuple[bytes, str]] = {
     "too many entries": (make_tar([entry(f"f{n}", b"") for n in range(51)]), "f50 is one of more than 50 entries"),
     "too many directories on a path": (make_tar([entry("d/" * 60 + "f", b"")]), "more than 50 entries"),
     "more than its bound": (make_tar([entry("big", bytes((1 << 20) + 1))]), "with big it has more than 1048576 bytes"),
-    "a bomb": (gzip.compress(make_tar([entry("zeros", bytes(8 << 20))])), "with zeros it has more than 1048576 bytes"),
-    "a bomb behind its end": (gzip.compress(GOOD + bytes(8 << 20)), "more than .* bytes when it is unpacked"),
-    "a bomb of headers": (gzip.compress(special(b"x", b"", 0)[:512] * 9000), "a header of 0 bytes"),
+    "a bomb": (
+        lambda: gzip.compress(make_tar([entry("zeros", bytes(8 << 20))])),
+        "with zeros it has more than 1048576 bytes",
+    ),
+    "a bomb behind its end": (lambda: gzip.compress(GOOD + bytes(8 << 20)), "more than .* bytes when it is unpacked"),
+    "a bomb of headers": (lambda: gzip.compress(special(b"x", b"", 0)[:512] * 9000), "a header of 0 bytes"),
     "a size beyond all": (patched(GOOD, 124, b"\x80" + b"\xff" * 11), "a size that can't be"),
     "a negative size": (patched(GOOD, 124, b"\xff" * 12), "a size that can't be"),
     "a negative size in pax": (pax(size="-1"), "a size that can't be"),
@@ -132,8 +136,11 @@ ROOTS: Mapping[str, tuple[bytes, str]] = {
     "cut xz": (lzma.compress(GOOD)[:-40], "it has no end"),
     "cut bzip2": (bz2.compress(GOOD)[:-40], "it has no end"),
     "xz and then none": (lzma.compress(GOOD) + b"none", "it is cut or damaged"),
-    "a bomb of xz": (lzma.compress(make_tar([entry("zeros", bytes(8 << 20))])), "with zeros it has more than"),
-    "a bomb of bzip2 behind its end": (bz2.compress(GOOD + bytes(8 << 20)), "more than .* bytes when it is unpacked"),
+    "a bomb of xz": (lambda: lzma.compress(make_tar([entry("zeros", bytes(8 << 20))])), "with zeros it has more than"),
+    "a bomb of bzip2 behind its end": (
+        lambda: bz2.compress(GOOD + bytes(8 << 20)),
+        "more than .* bytes when it is unpacked",
+    ),
     "xz that needs 4 GiB of memory": (needing_4_gib(lzma.compress(GOOD)), "Memory usage limit exceeded"),
 }  # fmt: skip
 
@@ -158,12 +165,13 @@ def refuse(store: Images, data: bytes, match: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ROOTS)
 def test_a_hostile_root_tar_is_refused_whole(case: str, store: Images, tmp_path: Path) -> None:
     data, match = ROOTS[case]
-    refuse(store, data, match, tmp_path)
+    refuse(store, data() if callable(data) else data, match, tmp_path)
 
 
 @pytest.mark.parametrize("case", ["dot dot", "through a link out", "character device", "cut in a file"])
 def test_the_same_in_a_layer_is_refused_whole(case: str, store: Images, tmp_path: Path) -> None:
     data, match = ROOTS[case]
+    assert isinstance(data, bytes)
     refuse(store, tar_files(make_oci([GOOD, data])), match, tmp_path)
     refuse(store, tar_files(make_saved([GOOD, data])), match, tmp_path)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentos.mcp.connection.messages import UNREADABLE, Parsed
-from agentos.mcp.validation import REFUSED, find_fault, validate
+from tests.support.clients import validation
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 GOOD = {"name": "t", "inputSchema": SCHEMA}
@@ -33,22 +33,22 @@ BAD: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize(("tool", "why"), BAD.values(), ids=BAD.keys())
 def test_one_bad_tool_is_left_out_and_named(tool: object, why: str) -> None:
-    found = validate(page(GOOD, tool, {**GOOD, "name": "u"}, nextCursor="x"))
+    found = validation.validate(page(GOOD, tool, {**GOOD, "name": "u"}, nextCursor="x"))
 
     assert found is not None
     result = found[0].message["result"]
     assert [one["name"] for one in result["tools"]] == ["t", "u"]
-    assert list(result["_meta"][REFUSED]) == ["bad"]
-    assert why in result["_meta"][REFUSED]["bad"]
+    assert list(result["_meta"][validation.REFUSED]) == ["bad"]
+    assert why in result["_meta"][validation.REFUSED]["bad"]
     assert result["nextCursor"] == "x"
 
 
 @pytest.mark.parametrize("tool", [None, 5, "t", [], {}, {"name": 5, "inputSchema": {}}])
 def test_what_has_no_name_is_named_by_its_number(tool: object) -> None:
-    found = validate(page(GOOD, tool))
+    found = validation.validate(page(GOOD, tool))
 
     assert found is not None
-    assert list(found[0].message["result"]["_meta"][REFUSED]) == ["(number 2)"]
+    assert list(found[0].message["result"]["_meta"][validation.REFUSED]) == ["(number 2)"]
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_what_has_no_name_is_named_by_its_number(tool: object) -> None:
     ],
 )
 def test_a_schema_that_models_take_is_kept(schema: dict[str, Any]) -> None:
-    assert find_fault({"name": "t", "inputSchema": schema}) is None
+    assert validation.find_fault({"name": "t", "inputSchema": schema}) is None
 
 
 @pytest.mark.parametrize("rest", [{"result": "text"}, {"error": "no"}, {"error": {"message": "no code"}}])
 def test_a_reply_that_is_none_fails_its_request(rest: dict[str, Any]) -> None:
-    found = validate(Parsed({"jsonrpc": "2.0", "id": "a", **rest}))
+    found = validation.validate(Parsed({"jsonrpc": "2.0", "id": "a", **rest}))
 
     assert found is not None
     assert found[1].id == "a"
@@ -75,4 +75,4 @@ def test_a_reply_that_is_none_fails_its_request(rest: dict[str, Any]) -> None:
 
 
 def test_another_message_that_is_none_is_told_apart() -> None:
-    assert validate(Parsed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": 5})) is None
+    assert validation.validate(Parsed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": 5})) is None

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from google.genai import types as genai_types
     from mcp.server import mcpserver
     from openai.types import chat, responses
+
+    from agentos.mcp import validation
 else:
     anthropic = LazyModule("anthropic")
     genai = LazyModule("google.genai")
@@ -38,5 +40,17 @@ else:
     openai = LazyModule("openai")
     chat = LazyModule("openai.types.chat")
     responses = LazyModule("openai.types.responses")
+    validation = LazyModule("agentos.mcp.validation")  # which imports MCP's types
 
-__all__ = ["anthropic", "chat", "genai", "genai_types", "httpx2", "mcp", "mcpserver", "openai", "responses"]
+__all__ = [
+    "anthropic",
+    "chat",
+    "genai",
+    "genai_types",
+    "httpx2",
+    "mcp",
+    "mcpserver",
+    "openai",
+    "responses",
+    "validation",
+]

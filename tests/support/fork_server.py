@@ -58,8 +58,10 @@ PRELOADED = (
     "importlib.readers",
     "tests.tools.crippled",
 )
-# What a kernel imports because its configuration has these words: the first such kernel pays for the others.
+# What is imported because of these words in a configuration or arguments: the first process pays for the others.
 WANTED = {
+    "mcp --": "agentos.userland.mcp.server",
+    "tests.userland.mcp.stdio_server": "tests.userland.mcp.stdio_server",
     "[mcp.servers": "agentos.mcp.connection.client",
     "openai_endpoint = true": "agentos.gateways.endpoint",
     "[metrics]": "agentos.telemetry.metrics_endpoint",
@@ -261,7 +263,7 @@ class Server:
                     self._end()
                 asked = json.loads(request)
                 if not asked["crippled"]:
-                    import_wanted(asked["cwd"])
+                    import_wanted(asked["argv"], asked["cwd"])
                 if asked["argv"][:1] not in (["run"], ["-c"]):
                     import_commands()
                 # An interpreter forgets what it was sent before it knows that it is the child: until then signals wait.
@@ -308,13 +310,14 @@ def compute_ahead() -> None:
     build_filter("standard", os.uname().machine)
 
 
-def import_wanted(place: str) -> None:
-    """Import what the configuration in this directory wants."""
+def import_wanted(argv: Sequence[str], place: str) -> None:
+    """Import what these arguments want, and the configuration in this directory."""
     path = Path(place, "agentos.toml")
     try:
-        text = path.read_text() if path.is_file() else ""  # a FIFO would be waited for
+        configuration = path.read_text() if path.is_file() else ""  # a FIFO would be waited for
     except (OSError, ValueError):
-        return
+        configuration = ""
+    text = " ".join([*argv, configuration])
     if missing := {module for words, module in WANTED.items() if words in text} - sys.modules.keys():
         for name in missing:
             importlib.import_module(name)

@@ -59,8 +59,6 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Cleanup:
     if not (package := channel.recv(MAX_REQUEST)):
         return cleanup
     script.preload(os.fsdecode(package))
-    gc.disable()
-    gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, memory that it shares with us
     _send(channel, b"ready")
     while received := _receive(channel):

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _CODE = str(Path(__file__).resolve().parents[3])  # the directory of the package agentos
 _START_CODE = (
-    "import os, sys; sys.path.append(os.getcwd()); os.chdir('/'); "
+    "import gc, os, sys; gc.disable(); sys.path.append(os.getcwd()); os.chdir('/'); "  # imports leave no garbage
     "from agentos.sandbox.inside.zygote import main; sys.path.pop(); main()"
 )
 _SDK = str(Path(agentos_sdk.__file__).resolve().parent)

@@ -1,5 +1,6 @@
 """Shared by the commands: the connection, one-line errors, and JSON output."""
 
+import gc
 import json
 import re
 import shutil
@@ -28,6 +29,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 socket_option = click.option("--socket", "socket_path", metavar="PATH", help="The kernel's socket.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Load modules a sixth faster: nearly all that they make stays, and no later collection goes through it.
+
+    To collect afterwards would take 50 ms, for 1 MiB.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def kernel_options(command: F) -> F:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
 from tests.support.clients import mcp
 from tests.support.kernel import Kernel, descendants, environment, until
+from tests.support.runs.forked import Commands
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.serving import error_of, eventually, value_of
 from tests.userland.mcp.transports.http_serving import CLIENTS_GENERATORS, connected, make_client
@@ -39,8 +40,15 @@ def entry(state_dir: Path, name: str, **rights: object) -> Iterator[ClientEntry]
     clients.revoke(state_dir, name)
 
 
-def words(kernel: Kernel, *more: str) -> list[str]:
-    return [*MCP, *more, "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
+def options(kernel: Kernel, *more: str) -> list[str]:
+    return [*more, "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """``agentos mcp``, forked from a process that has imported the SDK."""
+    with closing(Commands(tmp_path_factory.mktemp("commands"))) as commands:
+        yield [str(commands.directory / "agentos"), "mcp"]
 
 
 @asynccontextmanager
@@ -89,10 +97,10 @@ def test_a_person_at_a_terminal_is_asked_whether_the_clients_answer_decides(
     assert clients.revoke(kernel.state_dir, "vscode")
 
 
-async def test_a_clients_set_binds_it_and_the_audit_names_it(kernel: Kernel) -> None:
+async def test_a_clients_set_binds_it_and_the_audit_names_it(kernel: Kernel, forked: list[str]) -> None:
     rights = {"level": "standard", "deny": {"commands": ["git *"]}}
     with entry(kernel.state_dir, "bound", permissions=rights):
-        async with stdio_client(words(kernel, "--client", "bound")) as client:
+        async with stdio_client([*forked, *options(kernel, "--client", "bound")]) as client:
             refused = error_of(await client.call_tool("agentos_exec", {"command": "git push"}))
 
     with kernel.client() as operator:
@@ -102,9 +110,9 @@ async def test_a_clients_set_binds_it_and_the_audit_names_it(kernel: Kernel) -> 
     assert ("mcp:bound", "EXEC") in [(one["name"], one["call"]) for one in audit]
 
 
-async def test_a_tool_that_the_set_never_allows_is_not_listed(kernel: Kernel) -> None:
+async def test_a_tool_that_the_set_never_allows_is_not_listed(kernel: Kernel, forked: list[str]) -> None:
     with entry(kernel.state_dir, "little", level="readonly"):
-        async with stdio_client(words(kernel, "--client", "little")) as client:
+        async with stdio_client([*forked, *options(kernel, "--client", "little")]) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
 
     assert "agentos_list_agents" in names
@@ -128,13 +136,13 @@ def test_an_interrupt_ends_a_server_whose_client_says_nothing(kernel: Kernel) ->
         assert server.wait(PATIENCE) == -signal.SIGINT
 
 
-def test_stdout_has_messages_of_mcp_alone(kernel: Kernel) -> None:
+def test_stdout_has_messages_of_mcp_alone(kernel: Kernel, forked: list[str]) -> None:
     messages = [
         INITIALIZE,
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "no_such_tool", "arguments": {}}},
     ]
-    with entry(kernel.state_dir, "quiet"), start(words(kernel, "--client", "quiet")) as server:
+    with entry(kernel.state_dir, "quiet"), start([*forked, *options(kernel, "--client", "quiet")]) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         for message in messages:
@@ -185,7 +193,7 @@ def start(command: Sequence[str], **env: str) -> Iterator[subprocess.Popen[str]]
 def test_a_server_that_cannot_begin_says_why_on_stderr(kernel: Kernel, arguments: tuple[str, ...], why: str) -> None:
     make_client(kernel.state_dir, "over-http")
 
-    done = CliRunner().invoke(cli, words(kernel, *arguments)[3:])
+    done = CliRunner().invoke(cli, ["mcp", *options(kernel, *arguments)])
 
     assert done.exit_code in (1, 2)
     assert why in " ".join(done.stderr.split())
@@ -205,9 +213,9 @@ def test_without_a_kernel_it_says_how_to_have_one(tmp_path: Path) -> None:
 # -- Revocation --------------------------------------------------------------------------------------------------------
 
 
-async def test_revoke_reaches_a_running_server(kernel: Kernel, agentos: Agentos) -> None:
+async def test_revoke_reaches_a_running_server(kernel: Kernel, forked: list[str], agentos: Agentos) -> None:
     with entry(kernel.state_dir, "leaving"):
-        async with stdio_client(words(kernel, "--client", "leaving")) as client:
+        async with stdio_client([*forked, *options(kernel, "--client", "leaving")]) as client:
             value_of(await client.call_tool("agentos_list_agents", {}))
 
             revoked = agentos("mcp", "revoke", "leaving", "--state-dir", str(kernel.state_dir))
@@ -217,9 +225,11 @@ async def test_revoke_reaches_a_running_server(kernel: Kernel, agentos: Agentos)
     assert "the operator has revoked this client (mcp:leaving)" in refused
 
 
-async def test_over_http_revoke_ends_what_the_client_has_open(kernel: Kernel, agentos: Agentos) -> None:
+async def test_over_http_revoke_ends_what_the_client_has_open(
+    kernel: Kernel, forked: list[str], agentos: Agentos
+) -> None:
     token = make_client(kernel.state_dir, "open")
-    with start(words(kernel, "--http", "127.0.0.1:0")) as server:
+    with start([*forked, *options(kernel, "--http", "127.0.0.1:0")]) as server:
         assert server.stderr is not None
         url = server.stderr.readline().rpartition(" ")[2].strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/mcp", url)

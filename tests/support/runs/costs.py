@@ -69,4 +69,4 @@ def put_slow_files_first(items: list[pytest.Item]) -> None:
 
 
 def is_slow(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in SLOW)
+    return any(mark.name in SLOW for mark in item.own_markers)

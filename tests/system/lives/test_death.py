@@ -13,7 +13,17 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
-from tests.support.kernel import Kernel, Process, descendants, environment, is_zygote, listens, marked, until
+from tests.support.kernel import (
+    Kernel,
+    Process,
+    descendants,
+    environment,
+    is_zygote,
+    killing_new_agents,
+    listens,
+    marked,
+    until,
+)
 from tests.support.wire import PATIENCE
 from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
 
@@ -92,8 +102,7 @@ def test_nothing_of_a_jailed_agent_outlives_a_killed_kernel_whatever_it_did(
     until(lambda: not living(family), "nothing is left")
 
 
-def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
+def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(kernel: Kernel) -> None:
     with kernel.client() as client:
         agent = up(client.spawn("slippery", write(kernel, "slippery.py", SLIPPERY)))
         written(client, "slippery", "all away")
@@ -124,8 +133,7 @@ def test_what_escaped_ends_with_a_killed_kernel(own_kernel: OwnKernel) -> None:
 
 
 @pytest.mark.parametrize("sandboxed", [True, False])
-def test_orphans_end_with_their_agent_and_no_zombie_stays(own_kernel: OwnKernel, sandboxed: bool) -> None:
-    kernel = own_kernel()
+def test_orphans_end_with_their_agent_and_no_zombie_stays(kernel: Kernel, sandboxed: bool) -> None:
     with kernel.client() as client:
         agent = up(client.spawn("daemon", command=["sh", "-c", DAEMON], sandboxed=sandboxed))
 
@@ -143,8 +151,7 @@ def test_orphans_end_with_their_agent_and_no_zombie_stays(own_kernel: OwnKernel,
 
 
 @pytest.mark.parametrize("sandboxed", [True, False])
-def test_orphans_that_end_by_themselves_are_reaped(own_kernel: OwnKernel, sandboxed: bool) -> None:
-    kernel = own_kernel()
+def test_orphans_that_end_by_themselves_are_reaped(kernel: Kernel, sandboxed: bool) -> None:
     with kernel.client() as client:
         orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.2 &); done; sleep 0.21"
         for number in range(4):
@@ -152,9 +159,8 @@ def test_orphans_that_end_by_themselves_are_reaped(own_kernel: OwnKernel, sandbo
         until(lambda: not children_of(kernel.pid), "agents and orphans are reaped")
 
 
-def test_orphans_in_a_jail_are_reaped_by_its_pid_1(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
-    with kernel.client() as client:
+def test_orphans_in_a_jail_are_reaped_by_its_pid_1(kernel: Kernel) -> None:
+    with killing_new_agents(kernel), kernel.client() as client:
         orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.05 &); done; echo on; exec sleep 1000"
         up(client.spawn("parent", command=["sh", "-c", orphans]))
         written(client, "parent", "on")

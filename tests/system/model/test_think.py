@@ -54,6 +54,12 @@ def offline(kernels: None) -> Iterator[Kernel]:
         yield kernel
 
 
+@pytest.fixture(scope="module")
+def slow(kernels: None) -> Iterator[Kernel]:
+    with running(SLOW) as kernel:
+        yield kernel
+
+
 def metrics(client: AgentOSClient) -> dict[str, Any]:
     found: dict[str, Any] = client.metrics()["metrics"]["llm"]
     return found
@@ -142,12 +148,11 @@ def test_the_key_is_in_no_error_no_log_and_no_agent(own_kernel: OwnKernel) -> No
     assert key not in str(reply) + told + kernel.said
 
 
-def test_an_agent_that_is_killed_while_it_asks_frees_the_model_at_once(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(SLOW)
-    with kernel.client() as client:
-        asking(client, kernel, "first")
+def test_an_agent_that_is_killed_while_it_asks_frees_the_model_at_once(slow: Kernel) -> None:
+    with slow.client() as client:
+        asking(client, slow, "first")
         until(lambda: len(metrics(client)["in_flight"]) == 1, "first is being answered")
-        asking(client, kernel, "second")
+        asking(client, slow, "second")
         until(lambda: info(client, "second")["llm"]["position"] == 1, "second waits")
 
         client.kill("first", grace=0)
@@ -157,20 +162,17 @@ def test_an_agent_that_is_killed_while_it_asks_frees_the_model_at_once(own_kerne
         until(lambda: metrics(client)["in_flight"] == metrics(client)["waiting"] == [], "nobody is")
 
 
-def test_a_caller_that_hangs_up_leaves_the_line_at_once(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(SLOW)
-    with kernel.client() as client:
-        with kernel.connect() as wire:
+def test_a_caller_that_hangs_up_leaves_the_line_at_once(slow: Kernel) -> None:
+    with slow.client() as client:
+        with slow.connect() as wire:
             wire.send(Op.THINK, b"for ever?")
             until(lambda: len(metrics(client)["in_flight"]) == 1, "it is being answered")
 
         until(lambda: metrics(client)["in_flight"] == [], "nobody is")
 
 
-def test_a_question_s_own_deadline_is_kept(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(SLOW)
-
-    with kernel.client() as client:
+def test_a_question_s_own_deadline_is_kept(slow: Kernel) -> None:
+    with slow.client() as client:
         reply = client.think("for ever?", timeout=0.2)
 
     assert (reply["success"], reply["code"]) == (False, "timeout")

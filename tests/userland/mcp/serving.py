@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, Protocol
 
 import trio
@@ -16,6 +16,7 @@ from agentos.userland.mcp.transports.session import open_session
 from agentos_sdk import connect
 from tests.support.clients import mcp
 from tests.support.kernel import Kernel
+from tests.support.runs.forked import Commands
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.transports.http_serving import Http
 
@@ -64,18 +65,19 @@ class Memory:
 
 
 class Stdio:
-    """The server is a process that the client starts."""
+    """The server is a process that the client starts, forked from one that has imported the SDK."""
 
     kind: Literal["stdio", "http"] = "stdio"
 
     @asynccontextmanager
     async def serve(self, kernel: Kernel, entry: TestEntry, approval_timeout: float = 0) -> AsyncIterator[Any]:
         settings = json.dumps({"entry": asdict(entry), "socket": kernel.socket, "approval_timeout": approval_timeout})
-        yield mcp.StdioServerParameters(
-            command=sys.executable,
-            args=["-m", "tests.userland.mcp.serving", settings],
-            cwd=Path(__file__).parents[3],
-        )
+        with TemporaryDirectory() as place, closing(Commands(Path(place))) as commands:
+            yield mcp.StdioServerParameters(
+                command=str(commands.directory / "agentos"),
+                args=["-c", "from tests.userland.mcp.stdio_server import main; main()", settings],
+                cwd=Path(__file__).parents[3],
+            )
 
 
 TRANSPORTS: Mapping[str, Transport] = {"memory": Memory(), "stdio": Stdio(), "http": Http()}
@@ -140,15 +142,3 @@ def value_of(result: mcp.types.CallToolResult) -> dict[str, Any]:
     found: dict[str, Any] | None = result.structured_content
     assert found is not None
     return found
-
-
-async def serve_stdio(settings: Mapping[str, Any]) -> None:
-    from agentos.userland.mcp.server import build_server
-
-    entry = TestEntry(**settings["entry"])
-    async with open_session(entry, settings["socket"], approval_timeout=settings["approval_timeout"]) as session:
-        await build_server(lambda: session, STATE_KEY).run_stdio_async()
-
-
-if __name__ == "__main__":
-    trio.run(serve_stdio, json.loads(sys.argv[1]))

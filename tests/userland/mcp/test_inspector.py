@@ -2,8 +2,8 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from attrs import frozen
 from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
 from tests.support.kernel import Kernel, running
+from tests.support.runs.forked import Commands
 from tests.support.servers.http_server import HttpServer, http_server, response
 from tests.support.servers.npm import need_packages
 from tests.support.wire import PATIENCE
@@ -50,11 +51,13 @@ def kernel(kernels: None) -> Iterator[Kernel]:
 
 
 @pytest.fixture(scope="module")
-def command(kernel: Kernel, site: HttpServer) -> list[str]:
+def command(kernel: Kernel, site: HttpServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """How the Inspector starts our server, for a client that may do all."""
     rights = {"level": "unrestricted", "allow": {"domains": [site.url("/").split("/")[2]]}}
     clients.create(kernel.state_dir, ClientEntry("inspector", "stdio", 1000.0, permissions=rights))
-    return server_words(kernel)
+    words = ["mcp", "--client", "inspector", "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
+    with closing(Commands(tmp_path_factory.mktemp("commands"))) as commands:
+        yield [str(commands.directory / "agentos"), *words]
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +70,6 @@ def by_http(kernel: Kernel) -> Iterator[Server]:
     token = make_client(kernel.state_dir, "inspector-http", level="unrestricted")
     with served_by_command(kernel) as url:
         yield Server(url, ["--transport", "http", "--header", f"Authorization: Bearer {token}"])
-
-
-def server_words(kernel: Kernel) -> list[str]:
-    kernel_words = ["--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
-    return [sys.executable, "-m", "agentos", "mcp", "--client", "inspector", *kernel_words]
 
 
 def inspect(inspector: Path, server: Server, *words: str) -> Any:

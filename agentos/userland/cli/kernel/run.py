@@ -1,6 +1,5 @@
 """``agentos run``: runs a kernel in the foreground."""
 
-import gc
 import json
 import os
 import sys
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import click
 
-from agentos.userland.cli.common import Failed, default_config, printable
+from agentos.userland.cli.common import Failed, default_config, printable, without_collections
 from agentos.userland.cli.main import CONFIG
 from agentos.userland.directories import state_home
 from agentos_sdk import ConnectionFailed
@@ -73,19 +72,17 @@ def run(
     The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
     exit status is 0 after a clean stop, and 1 when the root supervisor gave up or a required agent didn't come up.
     """
-    gc.disable()  # modules are loaded a sixth faster: nearly all that they make stays
-    from msgspec.structs import replace
+    with without_collections():
+        from msgspec.structs import replace
 
-    from agentos.boot.host import BootError
-    from agentos.boot.kernel import Settings
-    from agentos.boot.run import run as boot
-    from agentos.userland.cli.approvals.notify import ServiceManager
-    from agentos.userland.cli.console import Console
+        from agentos.boot.host import BootError
+        from agentos.boot.kernel import Settings
+        from agentos.boot.run import run as boot
+        from agentos.userland.cli.approvals.notify import ServiceManager
+        from agentos.userland.cli.console import Console
 
-    from .display import RunDisplay
+        from .display import RunDisplay
 
-    gc.freeze()  # no later collection goes through what was imported; to collect now takes 50 ms, for 1 MiB
-    gc.enable()
     manager = ServiceManager.from_environment(os.environ)
     named, file = file is not None, file or (CONFIG if default_config(CONFIG) else None)
     if quiet and show:

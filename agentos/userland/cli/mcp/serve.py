@@ -11,7 +11,7 @@ import click
 from attrs import frozen
 
 from agentos.services.logs.kernel_limit import KernelLimit
-from agentos.userland.cli.common import Failed, printable, wrap_error
+from agentos.userland.cli.common import Failed, printable, without_collections, wrap_error
 from agentos_sdk.project import describe_missing_kernel
 
 from .rights import entry_errors, find_kernel_socket, find_place
@@ -76,7 +76,8 @@ def serve_client(name: str, place: Path, path: str) -> Callable[[], Awaitable[No
         raise Failed(f"the MCP client {name!r} has a token: it is served by `agentos mcp --http`")
 
     async def server() -> None:
-        from agentos.userland.mcp.transports import stdio  # 1 s, with the SDK of MCP
+        with without_collections():
+            from agentos.userland.mcp.transports import stdio  # 1 s, with the SDK of MCP
 
         await stdio.serve(entry, path, place)
 
@@ -85,7 +86,8 @@ def serve_client(name: str, place: Path, path: str) -> Callable[[], Awaitable[No
 
 def serve_http(given: ServeOptions, place: Path, path: str) -> Callable[[], Awaitable[None]]:
     """The server of all clients with a token. Raises :class:`Failed` if it can't listen."""
-    from agentos.userland.mcp.transports import http
+    with without_collections():
+        from agentos.userland.mcp.transports import http
 
     assert given.http is not None
     try:

@@ -1,7 +1,7 @@
-"""``agentos`` as a page's shell calls it: forked as the commands of other tests are, as most of a start are imports.
+"""``agentos`` as a shell or another program calls it: forked as the commands of other tests are.
 
-What a page's shell finds by its path is a client that takes 20 ms. It sends its arguments, directory and
-environment, with its standard streams, forwards signals, and ends with the command's exit status.
+What it calls is a client that takes 20 ms. It sends its arguments, directory and environment, with its standard
+streams, forwards signals, and ends with the command's exit status.
 """
 
 import marshal

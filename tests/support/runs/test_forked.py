@@ -1,4 +1,4 @@
-"""A page's command that is forked ends, and is ended, as one that is executed."""
+"""A forked command of a shell ends, and is ended, as one that is executed."""
 
 import os
 import shlex
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.forked import Commands
 from tests.support.kernel import until
+from tests.support.runs.forked import Commands
 from tests.support.wire import PATIENCE
 
 

@@ -124,7 +124,7 @@ INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO
 
 
 def test_an_interrupt_ends_a_server_whose_client_says_nothing(kernel: Kernel) -> None:
-    with entry(kernel.state_dir, "silent"), start(words(kernel, "--client", "silent")) as server:
+    with entry(kernel.state_dir, "silent"), start([*MCP, *options(kernel, "--client", "silent")]) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         server.stdin.write(json.dumps(INITIALIZE) + "\n")

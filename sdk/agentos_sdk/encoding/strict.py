@@ -94,7 +94,7 @@ def strict_converter() -> Converter:
     converter.register_structure_hook(Text, _text)
     duration = _quantity(quantities.seconds, quantities.EXPECTED_DURATION)
     converter.register_structure_hook(
-        Seconds, _checked(duration, Seconds, lambda seconds: seconds <= MAX_SECONDS, "a duration of at most 100 years")
+        Seconds, _checked(duration, Seconds, MAX_SECONDS.__ge__, "a duration of at most 100 years")
     )
     converter.register_structure_hook(Size, _quantity(quantities.size, quantities.EXPECTED_SIZE))
     converter.register_structure_hook(CpuShare, _quantity(quantities.cpu_share, quantities.EXPECTED_CPU_SHARE))

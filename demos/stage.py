@@ -293,9 +293,13 @@ def run_demo(demo: Callable[[], None]) -> None:
         demo()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
+    except OSError as error:
+        if error.filename is not None:
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(128 + signal.SIGPIPE)
+        if isinstance(error, BrokenPipeError):  # the reader has closed the pipe, as `head` does
+            sys.exit(128 + signal.SIGPIPE)
+        sys.exit(f"the output: {error.strerror}")
     except (DemoError, AgentOSError) as error:
         click.secho(f"\n{error}", fg="red", err=True)
         sys.exit(1)

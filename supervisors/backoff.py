@@ -74,8 +74,10 @@ def fastest(backoff: Backoff, restarts: int) -> float:
     if not (backoff.factor > 1 and 0 < backoff.min < backoff.max):
         return (backoff.first + later * backoff.min) * (1 - backoff.jitter)
     growth = math.log(backoff.factor)
-    growing = min(later, math.ceil(math.log(backoff.max / backoff.min) / growth))
-    grown = backoff.min * math.expm1(growing * growth) / (backoff.factor - 1)
+    growing = min(later, math.ceil((math.log(backoff.max) - math.log(backoff.min)) / growth))
+    # From the longest of them down: max / min, or a power of the factor, may be more than a float can hold.
+    longest = math.exp(math.log(backoff.min) + (growing - 1) * growth)
+    grown = longest * math.expm1(-growing * growth) / math.expm1(-growth)
     return (backoff.first + grown + (later - growing) * backoff.max) * (1 - backoff.jitter)
 
 

@@ -170,11 +170,12 @@ class SupervisorSpec:
         if backoff.max_failures is not None or least <= self.period:
             return
         possible = reachable(backoff, self.period, intensity)
+        needed = math.ceil(least * 10) / 10 if least < 1e300 else least  # the sum of such delays may be infinite
         raise SpecError(
             "unreachable_intensity",
             f"child {name!r}: with its backoff {intensity + 1} restarts take {least:g} s at least, so intensity "
             f"{intensity} in {self.period:g} s is never exceeded and a child that always fails would be restarted "
-            f"for ever; make period at least {math.ceil(least * 10) / 10:g} s, or intensity at most {possible}, "
+            f"for ever; make period at least {needed:g} s, or intensity at most {possible}, "
             "or give the backoff a max_failures",
             name,
         )

@@ -16,6 +16,7 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
 import stat
 import sys
 import time
@@ -38,6 +39,7 @@ from .owners import TREE
 PLACE, STEPS = "images", "cache"
 MAX_STEPS = 50  # of builds; their trees share the files that they have in common
 MAX_STEP_AGE = 14 * 86_400 * 10**9  # nanoseconds since it was last used
+LITTLE = 16 << 20  # bytes of a disk that are as none
 MAX_ACCOUNTS = 32 << 10  # bytes of passwd and of group
 MAX_TOP = 256  # directories and files at an image's top: each is a rule of Landlock's
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -204,6 +206,15 @@ class Images:
             for name in times:
                 if name not in latest or times[name] < oldest:
                     (place / STEPS / name).unlink()
+
+    def make_room(self) -> None:
+        """Remove all steps that are kept, if the disk is full: nothing else would remove them."""
+        if not (self._place / STEPS).is_dir() or shutil.disk_usage(self._place).free >= LITTLE:
+            return
+        with self._locked() as place:
+            for name in os.listdir(place / STEPS):
+                (place / STEPS / name).unlink()
+            _collect(place)
 
     @contextlib.contextmanager
     def open_step(self, key: str) -> Iterator[Path | None]:

@@ -17,6 +17,7 @@ from .clients.trio_calls import TrioCalls
 from .clients.trio_mail import LeasedMessages
 from .clients.trio_state import TrioState
 from .encoding import codec
+from .encoding.quantities import Seconds
 from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
@@ -54,7 +55,7 @@ async def connect(
         as_=name,
         level=level,
         permissions=permissions,
-        approval_timeout=approval_timeout,
+        approval_timeout=Seconds(approval_timeout) if approval_timeout is not None else None,
         mailbox=mailbox,
     )
     async with attach(await open_connection(path), path, hello) as kernel:

@@ -4,11 +4,16 @@ import importlib
 import itertools
 import pkgutil
 from pathlib import Path
+from typing import get_type_hints
+
+import pytest
 
 import agentos_sdk.calls
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire import connection_calls
 from agentos_sdk.calls.request import Request
+from agentos_sdk.encoding.codec import Invalid, decode
+from agentos_sdk.encoding.strict import wire_name
 from agentos_sdk.opcodes import Op
 from tests.support.calls import syscalls
 from tests.support.runs.rows import each_row
@@ -63,6 +68,21 @@ def test_every_call_that_needs_rights_or_is_recorded_is_prepared(syscall: Syscal
 
 def test_every_request_is_of_a_call_that_is_served() -> None:
     assert set(requests()) == set(SERVED) - WITHOUT_A_REQUEST
+
+
+def test_no_duration_of_any_call_is_longer_than_a_hundred_years() -> None:
+    durations = [
+        (request, wire_name(name))
+        for request in requests().values()
+        for name, kind in get_type_hints(request, include_extras=True).items()
+        if "Seconds" in repr(kind)
+    ]
+    named = {(request.__name__, name) for request, name in durations}
+    assert named >= {("Recv", "timeout"), ("Wait", "timeout"), ("Decide", "for"), ("Hello", "approval_timeout")}
+
+    for request, name in durations:
+        with pytest.raises(Invalid, match=rf"(^|; ){name}: expected .*, got 1e\+308"):
+            decode(request, {name: 1e308})
 
 
 @each_row("op", SERVED, ids=lambda op: op.name)

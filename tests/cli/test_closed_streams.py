@@ -12,6 +12,7 @@ from agentos.userland.directories import NoHome, config_home, home, state_home
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel
 
+ROOT = str(Path(__file__).parents[2])
 COMMANDS = (["ps"], ["ps", "--json"], ["tree"], ["logs", "--help"], ["send", "none", "x"])
 
 
@@ -29,6 +30,26 @@ def test_a_closed_stream_is_no_traceback(kernel: Kernel, command: list[str], clo
     assert done.returncode == whole.returncode
     assert done.stdout == ("" if ">&-" in closed.replace("2>&-", "") else whole.stdout)
     assert done.stderr == ("" if "2>&-" in closed else whole.stderr)
+
+
+@pytest.mark.parametrize(
+    "command", [["agentos", "mcp", "install", "claude-desktop", "--print"], ["demos.permissions"]], ids=" ".join
+)
+def test_a_full_disk_behind_stdout_is_named_in_a_line(command: list[str], tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**environment, "PYTHONPATH": ROOT},
+            text=True,
+        )
+
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1].endswith("the output: No space left on device")
+    assert "Traceback" not in done.stderr
 
 
 def test_what_is_opened_later_does_not_get_the_number_of_a_closed_stream() -> None:

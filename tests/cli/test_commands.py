@@ -9,7 +9,7 @@ from click import unstyle
 
 from agentos.userland.cli.agents.agents import agent_lines, missing_layers
 from agentos.userland.cli.agents.inspect import describe_isolation, describe_limits, describe_network, describe_usage
-from agentos.userland.cli.common import fit_columns
+from agentos.userland.cli.common import fit_columns, format_table
 from agentos.userland.cli.kernel.kernel import find_last_error, list_problems
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
@@ -418,3 +418,12 @@ def test_headers_of_a_narrow_table_are_whole() -> None:
 
     assert header == ["NAME", "SUPERVISOR"]
     assert len("  ".join(row)) == 22
+
+
+def test_columns_of_a_table_are_those_of_a_terminal() -> None:
+    rows = [["你好", "a"], ["plain", "b"]]
+    (_, wide), (_, marked) = (fit_columns([[text * 30, "x"]], ["KEY", "V"], ["KEY"], 20) for text in ("你", "\u0301"))
+
+    assert [*format_table(rows, ["KEY", "V"])] == ["KEY    V", "你好   a", "plain  b"]
+    assert wide == ["你你你你…你你你你", "x"]
+    assert len(marked[0]) == 17, "marks on others are bounded, too"

@@ -3,10 +3,14 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from agentos.userland.cli.common import MAX_ERROR_CHARS
+from agentos.userland.cli.main import cli
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
 from tests.support.kernel import Kernel
+from tests.support.runs.rows import each_row
 
 LONG = "an-agent-with-a-name-of-some-length-that-nobody-ever-has-spawned"
 
@@ -41,6 +45,34 @@ def test_in_a_pipe_an_error_is_one_line(agentos: Agentos) -> None:
         agentos("logs", "--follow", "--last-run").stderr.splitlines()[-1].startswith("Error: --follow and --last-run")
     )
     assert agentos("state").returncode == 2
+
+
+@each_row(
+    "words",
+    [
+        ("check", "{}"),
+        ("run", "{}"),
+        ("new", "{}"),
+        ("ps", "--socket", "{}"),
+        ("new", "x", "--template", "{}"),
+        ("{}",),
+    ],
+)
+def test_an_error_quotes_a_value_of_any_length_in_part(words: tuple[str, ...]) -> None:
+    failed = CliRunner().invoke(cli, [word.format("a b" * 2000) for word in words])
+
+    assert failed.exit_code in (1, 2)
+    assert max(map(len, failed.stderr.splitlines())) <= MAX_ERROR_CHARS
+    assert "a ba" in failed.stderr
+
+
+def test_what_there_is_none_of_is_an_error_and_nothing_is_printed(agentos: Agentos) -> None:
+    replayed, listed = agentos("replay", ""), agentos("snapshots", "nobody")
+
+    expected = "agentos: path: expected an absolute path or the name of a recording, got ''\n"
+    assert (replayed.returncode, replayed.stdout, replayed.stderr) == (2, "", expected)
+    assert (listed.returncode, listed.stdout) == (1, "")
+    assert listed.stderr.startswith("agentos: no agent is called 'nobody'")
 
 
 def test_events_as_json_are_a_line_each_on_a_terminal_too(kernel: Kernel) -> None:

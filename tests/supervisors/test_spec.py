@@ -1,3 +1,4 @@
+import contextlib
 from typing import Any
 
 import pytest
@@ -64,6 +65,21 @@ def test_an_intensity_out_of_reach_of_the_backoff_is_refused_with_the_way_out() 
         "child that always fails would be restarted for ever; make period at least 24 s, or intensity at most 3, or "
         "give the backoff a max_failures"
     )
+
+
+@each_row(
+    "backoff",
+    [
+        Backoff(min=1e308, max=1e308, factor=1e308),
+        Backoff(min=5e-324, max=1e308),
+        Backoff(min=5e-324, max=1e308, factor=1e308),
+        Backoff(min=1e-300, max=1e300, factor=1 + 1e-15),
+        Backoff(first=1e308, min=1e308, max=1e308),
+    ],
+)
+def test_a_backoff_whose_delays_no_float_can_hold_the_sum_of_is_judged(backoff: Backoff) -> None:
+    with contextlib.suppress(SpecError):
+        SupervisorSpec([child(backoff=backoff)], intensity=1000, period=60)
 
 
 @each_row(

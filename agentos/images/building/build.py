@@ -31,7 +31,7 @@ from agentos.services.snapshots import beneath, layers
 from . import trees
 from .accounts import find_owner, find_user
 from .context import MAX_IGNORE, Files, Ignore, Source, write_file
-from .dockerfile import Dockerfile, Instruction
+from .dockerfile import BadDockerfile, Dockerfile, Instruction
 from .plan import SCRIPT, Copy, Directory, Run, StagePlan, Step, find_image, find_stage, plan_build
 
 
@@ -90,6 +90,13 @@ class Build:
 
     def build(self, file: Dockerfile, context: str, name: str) -> Image:
         """Build the target, or the last stage, from a directory. Raises :class:`.BadDockerfile`, ``BadArchive``."""
+        try:
+            return self._build(file, context, name)
+        except (BadArchive, BadDockerfile, OSError):
+            self._images.make_room()
+            raise
+
+    def _build(self, file: Dockerfile, context: str, name: str) -> Image:
         if not NAME.fullmatch(name):
             raise BadArchive(f"NAME: expected {NAME_RULE}, got {name!r}")
         plans = plan_build(file, self._images, self._options.arguments, self._options.target, self._options.root)

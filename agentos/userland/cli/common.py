@@ -2,14 +2,17 @@
 
 import gc
 import json
+import math
 import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
+from unicodedata import east_asian_width
 
 import click
 from click.core import ParameterSource
@@ -22,6 +25,7 @@ NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
 MIN_COLUMNS, MAX_COLUMNS = 80, 100
 MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
+MAX_ERROR_CHARS = 1_000  # of a line
 MAX_DIGITS = 18  # of a number in an argument: it fits into 64 bits
 MAX_FILE_BYTES = 4 << 20  # of a configuration, and of any other text that a command is given by the name of a file
 
@@ -69,7 +73,7 @@ class Failed(click.ClickException):
             print_json(self.reply)
             return
         for line in f"agentos: {self.message}".splitlines():
-            click.echo(wrap_error(printable(line)), err=True)
+            print_error(line)
 
 
 def socket_path(given: str | None) -> str:
@@ -94,6 +98,18 @@ def check_default(file: Path) -> None:
     """Fail if the command's file wasn't named and belongs to another user."""
     if click.get_current_context().get_parameter_source("file") is ParameterSource.DEFAULT:
         default_config(file)
+
+
+class Seconds(click.FloatRange):
+    """An option's seconds within bounds; click takes nan for any number's equal."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return seconds
 
 
 @contextmanager
@@ -171,10 +187,11 @@ def print_table(
     if empty and not rows:
         click.echo(empty)
         return
+    rows = [[*map(printable, row)] for row in rows]
     if elastic:
         header, *rows = fit_columns(rows, header, elastic, table_width())
     for number, line in enumerate(format_table(rows, header)):
-        click.echo(click.style(printable(line), bold=not number))
+        click.echo(click.style(line, bold=not number))
 
 
 def read_stdin(most: int) -> str:
@@ -253,9 +270,9 @@ def text_width() -> int:
 
 def format_table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
     """Rows as aligned columns."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    widths = [max(map(count_columns, column)) for column in zip(header, *rows, strict=True)]
     for row in [header, *rows]:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield "  ".join(pad(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def fit_columns(rows: list[list[str]], header: list[str], elastic: Collection[str], width: int) -> list[list[str]]:
@@ -263,7 +280,7 @@ def fit_columns(rows: list[list[str]], header: list[str], elastic: Collection[st
 
     Down to 8 characters, and no header is cut.
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    widths = [max(map(count_columns, column)) for column in zip(header, *rows, strict=True)]
     places = [place for place, name in enumerate(header) if name in elastic]
     least = [max(8, len(name)) for name in header]
     while sum(widths) + 2 * (len(widths) - 1) > width:
@@ -275,15 +292,41 @@ def fit_columns(rows: list[list[str]], header: list[str], elastic: Collection[st
 
 
 def cut_middle(text: str, width: int) -> str:
-    """A text of at most ``width`` characters: what distinguishes names stands at their beginning or their end."""
-    if len(text) <= width:
+    """A text of at most ``width`` columns: what distinguishes names stands at their beginning or their end."""
+    if count_columns(text) <= width:
         return text
     end = (width - 1) // 2
-    return text[: width - 1 - end] + "…" + text[len(text) - end :]
+    return take_columns(text, width - 1 - end) + "…" + take_columns(text[::-1], end)[::-1]
+
+
+def take_columns(text: str, width: int) -> str:
+    """As much of a text as stands in ``width`` columns."""
+    if text.isascii():
+        return text[:width]
+    ends = accumulate(map(count_columns, text))
+    return "".join(char for char, _ in takewhile(lambda pair: pair[1] <= width, zip(text, ends, strict=True)))
+
+
+def pad(text: str, width: int) -> str:
+    return text + " " * (width - count_columns(text))
+
+
+def count_columns(text: str) -> int:
+    """The most columns of a terminal that a printable text takes; combining marks count, so that they are bounded."""
+    return len(text) + (0 if text.isascii() else sum(east_asian_width(char) in "WF" for char in text))
+
+
+def print_error(line: str) -> None:
+    """Print a line on stderr as :func:`wrap_error` has it, with control characters escaped."""
+    click.echo(wrap_error(printable(line)), err=True)
 
 
 def wrap_error(line: str) -> str:
-    """A line for stderr: on a terminal wrapped between words, of which none is broken, so that they can be copied."""
+    """A line for stderr, cut in its middle where it quotes a value of any length.
+
+    On a terminal it is wrapped between words, of which none is broken, so that they can be copied.
+    """
+    line = cut_middle(line, MAX_ERROR_CHARS)
     if not sys.stderr.isatty():
         return line
     width = shutil.get_terminal_size().columns

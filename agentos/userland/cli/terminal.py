@@ -7,8 +7,8 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -57,22 +57,43 @@ def show(text: str) -> None:
         data = data[os.write(sys.stdout.fileno(), data) :]
 
 
+def raw_mode() -> AbstractContextManager[None]:
+    """Our terminal passes on each key as it comes, Ctrl-C as well."""
+    return terminal_mode(tty.setraw, termios.TCSADRAIN)  # what was typed before stays
+
+
+def single_keys() -> AbstractContextManager[None]:
+    """Our terminal passes on each key as it comes, and doesn't show it."""
+    return terminal_mode(tty.setcbreak, termios.TCSAFLUSH)
+
+
 @contextmanager
-def raw_mode() -> Iterator[None]:
-    """Our terminal passes on each key as it comes, Ctrl-C as well; afterwards it is as it was."""
+def terminal_mode(change: Callable[[int, int], object], when: int) -> Iterator[None]:
+    """Our terminal in another mode; afterwards, while we are stopped (Ctrl-Z), and after SIGTERM it is as it was."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        sys.exit(128 + number)
+        raise SystemExit(128 + number)
 
-    handlers = {number: signal.signal(number, end) for number in ENDINGS}
-    try:
-        tty.setraw(fd, termios.TCSADRAIN)  # what was typed before stays
-        yield
-    finally:
+    def stop(number: int, frame: FrameType | None) -> None:
         with suppress(termios.error):  # it is gone
             termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def go_on(number: int, frame: FrameType | None) -> None:
+        with suppress(termios.error):
+            change(fd, termios.TCSADRAIN)
+
+    wanted = {**dict.fromkeys(ENDINGS, end), signal.SIGTSTP: stop, signal.SIGCONT: go_on}
+    handlers = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        change(fd, when)
+        yield
+    finally:
+        signal.signal(signal.SIGCONT, handlers.pop(signal.SIGCONT))
+        with suppress(termios.error):
+            termios.tcsetattr(fd, when, before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

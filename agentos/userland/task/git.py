@@ -90,6 +90,8 @@ def _wait(git: "subprocess.Popen[bytes]", command: str) -> None:
         except subprocess.TimeoutExpired:
             if (fifo := _find_fifo(git.pid)) is not None:
                 raise GitError(f"git {command} reads {fifo}, which is a FIFO and not a file: remove it") from None
+            if _waits_for_partner(git.pid):
+                raise GitError(f"git {command} reads a FIFO in place of a file, and this host hides which") from None
             if time.monotonic() > ends:
                 raise GitError(f"git {command} took more than {SECONDS:g} s") from None
 
@@ -112,6 +114,15 @@ def _find_fifo(pid: int) -> str | None:
         return path if stat.S_ISFIFO(os.stat(os.path.join(base, path)).st_mode) else None
     except OSError:  # it has ended, or this host shows no such thing: its time is limited
         return None
+
+
+def _waits_for_partner(pid: int) -> bool:
+    """Whether a process opens a FIFO without another end; also seen where ptrace of others is forbidden (yama)."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            return file.read() == "wait_for_partner"  # fs/pipe.c
+    except OSError:
+        return False
 
 
 def _content(file: IO[bytes]) -> bytes:

@@ -1,9 +1,9 @@
 """NOOP, HELLO, CANCEL and EXIT: the calls about the connection itself (NOOP and EXIT carry no JSON)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
-from agentos_sdk.encoding.codec import Rule
+from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
@@ -35,7 +35,7 @@ class Hello(Request[Welcome]):
     as_: str | None = None
     level: str | None = None
     permissions: object = None
-    approval_timeout: Annotated[float, Rule(lambda seconds: seconds >= 0, "0 or more seconds")] | None = None
+    approval_timeout: Seconds | None = None
     mailbox: Literal["kept", "memory"] = "memory"
 
     @property

@@ -13,7 +13,6 @@ from .request import Number, Page, Request, SuccessfulReply
 
 MAX_KEY_BYTES = 512
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-MAX_TTL = 100 * 366 * 86400.0  # seconds
 
 
 def is_key(text: str) -> bool:
@@ -28,7 +27,7 @@ def is_key(text: str) -> bool:
 KEY_RULE = "1 to 512 bytes of UTF-8 without control characters"
 Key: TypeAlias = Annotated[str, Rule(is_key, KEY_RULE)]
 Prefix: TypeAlias = Annotated[str, Rule(lambda text: not text or is_key(text), f"nothing, or {KEY_RULE}")]
-Ttl: TypeAlias = Annotated[Seconds, Rule(lambda ttl: 0 < ttl <= MAX_TTL, "a duration above 0s, at most 100 years")]
+Ttl: TypeAlias = Annotated[Seconds, Rule(lambda ttl: ttl > 0, "a duration above 0s")]
 Holder: TypeAlias = Annotated[str, Rule(lambda name: 1 <= len(name) <= 1000, "the name of an agent")]
 
 

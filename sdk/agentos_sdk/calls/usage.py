@@ -1,13 +1,17 @@
 """USAGE: what agents have used by day, and the reset of a budget."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from agentos_sdk.encoding.codec import Seconds
+from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
 from .inspect import Budget
 from .request import Request, SuccessfulReply
+
+MAX_TIME = 253_402_300_799.0  # seconds since the epoch: the end of the year 9999
+SINCE_RULE = Rule(lambda since: 0 <= since <= MAX_TIME, "seconds since the epoch, before the year 10000")
 
 
 @record
@@ -61,7 +65,7 @@ class Usage(Request[UsageReply]):
 
     op = Op.USAGE
     name: str | None = None
-    since: Seconds | None = None
+    since: Annotated[float, SINCE_RULE] | None = None
     reset: bool = False
     by_model: bool = False
     hour: bool = False

@@ -21,6 +21,7 @@ Hook = Callable[[Any, Any], Any]
 MAX_MISTAKES = 20  # mistakes reported per array or object
 MAX_SHOWN_CHARS = 60  # characters of a wrong string that are shown
 MAX_URL_CHARS = 2000
+MAX_SECONDS = 100 * 366 * 86400.0  # of a duration: a clock and a time since the epoch can hold the sum with it
 PASSWORD = re.compile(r"(?<=://)[^/\s]*(?=@)")  # the user and the password in a URL
 
 
@@ -91,7 +92,10 @@ def strict_converter() -> Converter:
     for kind, hook in {str: _string, int: _integer, float: _number, bool: _boolean}.items():
         converter.register_structure_hook(kind, hook)
     converter.register_structure_hook(Text, _text)
-    converter.register_structure_hook(Seconds, _quantity(quantities.seconds, quantities.EXPECTED_DURATION))
+    duration = _quantity(quantities.seconds, quantities.EXPECTED_DURATION)
+    converter.register_structure_hook(
+        Seconds, _checked(duration, Seconds, MAX_SECONDS.__ge__, "a duration of at most 100 years")
+    )
     converter.register_structure_hook(Size, _quantity(quantities.size, quantities.EXPECTED_SIZE))
     converter.register_structure_hook(CpuShare, _quantity(quantities.cpu_share, quantities.EXPECTED_CPU_SHARE))
     converter.register_structure_hook_func(lambda kind: kind in (Any, object), lambda data, _: data)

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+import unicodedata
 from typing import Any
 
 from agentos.services.event_log.records import PLAIN, SPECIAL
@@ -13,6 +14,7 @@ from tests.support.runs.rows import each_row
 
 LONG = "worker-" + "9" * 100
 HOSTILE = "\x1b]52;c;cm0gLXJm\x07\nwith a second line\u202e and more of it " + "y" * 200
+WIDE = "你好\U0001f468" * 60
 
 
 def as_sent(kind: type[Any], text: str) -> dict[str, Any]:
@@ -32,11 +34,11 @@ def test_each_type_has_a_description() -> None:
 
 
 @each_row("kind", [*PLAIN, *SPECIAL])
-@each_row("text", [LONG, HOSTILE])
+@each_row("text", [LONG, HOSTILE, WIDE])
 def test_no_text_of_an_agent_makes_a_line_longer_or_gets_to_the_terminal_as_it_is(kind: type[Any], text: str) -> None:
     line = format_event(as_sent(kind, text), 80, coloured=False)
 
-    assert len(line) <= 80
+    assert len(line) + sum(unicodedata.east_asian_width(char) == "W" for char in line) <= 80
     assert line.isprintable()
     whole = format_event(as_sent(kind, text), None, coloured=True)
     assert re.sub(r"\x1b\[[0-9;]+m", "", whole).isprintable()

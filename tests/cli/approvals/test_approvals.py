@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import termios
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -221,6 +222,23 @@ def test_the_terminal_is_restored_however_it_ends(watch: Callable[[], Terminal],
         terminal.process.send_signal(signal.SIGTERM if how == "term" else signal.SIGHUP)
 
     assert terminal.end() == status
+
+
+def test_while_it_is_stopped_the_terminal_is_as_before(watch: Callable[[], Terminal]) -> None:
+    terminal = watch()
+    status = Path(f"/proc/{terminal.process.pid}/stat")
+
+    def state() -> str:
+        return status.read_text().rpartition(")")[2].split()[0]
+
+    terminal.process.send_signal(signal.SIGTSTP)
+    until(lambda: state() == "T", "it is stopped")
+    assert termios.tcgetattr(terminal.slave) == terminal.before
+
+    terminal.process.send_signal(signal.SIGCONT)
+    until(lambda: termios.tcgetattr(terminal.slave) != terminal.before, "it takes single keys")
+    terminal.type("q")
+    assert terminal.end() == 0
 
 
 def test_watching_as_json_prints_each_request_once(kernel: Kernel, asker: Asker) -> None:

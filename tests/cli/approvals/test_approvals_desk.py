@@ -100,6 +100,14 @@ def test_the_text_of_an_agent_stands_behind_a_bar_in_every_row() -> None:
     assert [row.partition("│")[0] for row in long[1:4]] == ["asked by ", " " * 6, " " * 6]
 
 
+@each_row("text", ["x" * 300, "你" * 300, "\u0301" * 300])
+def test_a_request_in_the_list_is_a_row_of_the_terminal(text: str) -> None:
+    _, row, _ = table_lines([make_request(7, ["$ ", text])], 0.0, 80)
+
+    assert len(row) + row.count("你") <= 80
+    assert row.endswith(" more")
+
+
 @each_row("columns", [20, 40, 80, 200])
 def test_no_width_lets_a_quoted_text_begin_a_row(columns: int) -> None:
     lines = [[words, "y" * 300] for words in ("+", "| ", "header that the agent wrote: ", "a" * 90 + ": ")]

@@ -228,6 +228,21 @@ def test_a_fifo_that_git_would_read_is_named(fifo: str) -> None:
     assert re.search(f"git (config|status) reads .*{os.path.basename(fifo)}, which is a FIFO", told)
 
 
+def test_a_fifo_is_told_also_where_its_name_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(tmp_path / "work")
+    os.mkfifo(tmp_path / "work/.gitignore")
+    monkeypatch.setattr(git, "OPENAT", {})  # as /proc/PID/syscall can't be read
+
+    with subprocess.Popen(["cat", tmp_path / "work/.gitignore"]) as waiting:
+        told = str(describe_changes(str(tmp_path / "work")))
+        is_hidden = Path(f"/proc/{waiting.pid}/wchan").read_text() in ("", "0")
+        waiting.kill()
+
+    if is_hidden and "took more than" in told:
+        pytest.skip("/proc/PID/wchan of this host doesn't say what a process waits for")
+    assert "reads a FIFO in place of a file" in told
+
+
 def test_git_says_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git, "MAX_OUTPUT", 4 << 10)
     commit(tmp_path)

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from agentos.images import store as store_module
 from agentos.images.building.build import Build, Options
 from agentos.images.building.context import Ignore
 from agentos.images.building.dockerfile import BadDockerfile, Instruction, parse
@@ -461,6 +462,21 @@ def test_a_step_that_its_build_still_holds_is_as_one_that_is_not_there(store: Im
             assert held is None
     with store.open_step("held") as kept:
         assert kept is not None
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_build_that_fails_on_a_full_disk_keeps_no_steps(
+    is_full: bool, store: Images, context: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.make() as new:
+        store.keep_step("kept", new)
+    monkeypatch.setattr(store_module, "LITTLE", sys.maxsize if is_full else 0)
+
+    with pytest.raises(BadDockerfile):
+        build(store, context, "FROM base-1\nCOPY none /\n")
+
+    with store.open_step("kept") as kept:
+        assert (kept is None) == is_full
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "link"])

@@ -112,6 +112,8 @@ def test_a_value_is_made_of_what_json_says() -> None:
         ({"restart": "permnent"}, "restart: expected permanent, transient or temporary, got 'permnent'"),
         ({"restart": ["permanent"]}, "restart: expected permanent, transient or temporary, got an array"),
         ({"shutdown": "soon"}, "shutdown: expected a duration such as 5s, brutal_kill or infinity, got 'soon'"),
+        ({"patience": {"first": 1e308}}, "patience.first: expected a duration of at most 100 years, got 1e+308"),
+        ({"patience": {"first": "99999d"}}, "patience.first: expected a duration of at most 100 years, got '99999d'"),
         ({"room": "lots"}, "room: expected a whole number or a size such as 256M, got 'lots'"),
         ({"note": 5}, "note: expected a string, got 5"),
         ({"args": "oops"}, """args: expected ["oops"], got 'oops'"""),

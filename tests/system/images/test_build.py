@@ -10,9 +10,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from agentos.images.importer import import_image
 from agentos.images.store import Images
+from agentos.userland.cli.main import cli
 from tests.support.images import copy_programs, make_root, tar_root
 from tests.support.kernel import Kernel, environment, running, until
 
@@ -167,6 +169,20 @@ def test_a_run_that_fails_is_told_with_its_line_and_leaves_nothing(builder: Kern
     assert sorted(os.listdir(builder.state_dir / "images" / "trees")) == trees
     assert changes(builder) == {"srv/x": "644 kept\n"}
     assert "build-" not in agentos(builder, "image", "ls")
+
+
+def test_a_run_that_cannot_be_started_is_told_with_its_line(builder: Kernel, tmp_path: Path) -> None:
+    said = build(builder, tmp_path, 'FROM tiny\nRUN ["no-such-program"]\n', status=1)
+
+    assert "made wasn't made: line 2: RUN: " in said
+    assert "no-such-program: not found" in said
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e308", "0"])
+def test_the_time_of_a_run_is_a_number_within_bounds(seconds: str, tmp_path: Path) -> None:
+    wrong = CliRunner().invoke(cli, ["image", "build", str(tmp_path), "-t", "made", "--timeout", seconds])
+
+    assert (wrong.exit_code, "Invalid value for '--timeout'" in wrong.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from agentos.userland.cli.common import cut_middle, printable
+from agentos.userland.cli.common import count_columns, cut_middle, pad, printable
 from agentos.userland.cli.output_text import colour_of
 from agentos.userland.cli.times import format_stamp
 from agentos_sdk.encoding.quantities import duration
@@ -29,9 +29,9 @@ def format_event(event: Event, width: int | None, coloured: bool, caller: str | 
     if width is not None:
         kind = cut_middle(kind, 2 * TYPE_COLUMNS)
         subject = cut_middle(subject, 24)
-        used = len(stamp) + max(len(kind), TYPE_COLUMNS) + len(subject) + 4
+        used = len(stamp) + max(count_columns(kind), TYPE_COLUMNS) + count_columns(subject) + 4
         text = cut_middle(text, max(8, width - used))
-    kind = f"{kind:{TYPE_COLUMNS}}"
+    kind = pad(kind, TYPE_COLUMNS)
     if coloured:
         code = SEVERITIES.get(event["severity"])
         kind = f"\x1b[{code}m{kind}\x1b[0m" if code else kind

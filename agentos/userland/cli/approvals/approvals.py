@@ -11,6 +11,7 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
+    count_columns,
     fit_columns,
     format_table,
     kernel,
@@ -19,6 +20,7 @@ from agentos.userland.cli.common import (
     print_result,
     printable,
     table_width,
+    take_columns,
     text_width,
 )
 from agentos.userland.cli.times import format_time
@@ -198,9 +200,9 @@ def table_lines(pending: Sequence[Request], now: float, width: int) -> Iterator[
 def describe_object(request: Request, width: int) -> str:
     """What the first line of its text quotes, cut to a width; what is cut is counted."""
     text = printable(request["lines"][0][-1] if request["lines"] else "").removeprefix(f"{request['call']} ")
-    if len(text) <= width:
+    if count_columns(text) <= width:
         return text
-    kept = text[: width - len(f"… {len(text)} more")]
+    kept = take_columns(text, width - len(f"… {len(text)} more"))
     return f"{kept}… {len(text) - len(kept)} more"
 
 

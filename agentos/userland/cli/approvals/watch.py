@@ -4,10 +4,8 @@ import os
 import select
 import shutil
 import sys
-import termios
 import threading
 import time
-import tty
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -19,12 +17,13 @@ from agentos.userland.cli.common import (
     REPLY_MARGIN,
     Failed,
     check_reply,
+    cut_middle,
     kernel,
     print_json_line,
     printable,
     socket_path,
 )
-from agentos.userland.cli.top.top import raise_on_signals
+from agentos.userland.cli.terminal import single_keys
 from agentos_sdk import AgentOSClient, AgentOSError
 
 from .approvals import (
@@ -105,22 +104,9 @@ def watch_requests(path: str | None) -> None:
         raise Failed("--watch needs a terminal, as it takes keys: use `agentos approvals`, or --watch --json")
     with kernel(path) as client:
         check_reply(client.approvals())
-    with raise_on_signals(), single_keys(), Follower.started(path) as follower, suppress(KeyboardInterrupt):
+    with single_keys(), Follower.started(path) as follower, suppress(KeyboardInterrupt):
         Watch(path, follower).serve()
     click.echo()
-
-
-@contextmanager
-def single_keys() -> Iterator[None]:
-    """The terminal passes on each key at once, and doesn't show it."""
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    try:
-        tty.setcbreak(fd, termios.TCSAFLUSH)
-        yield
-    finally:
-        with suppress(termios.error):
-            termios.tcsetattr(fd, termios.TCSAFLUSH, before)
 
 
 @define(eq=False)
@@ -242,5 +228,5 @@ class Watch:
             text = "no call waits for approval; q quit"
         else:
             text = f"{request['id']}: {HELP}" + (f"  ({others} more)" if others else "")
-        click.echo(f"\r\x1b[K{text[: self.width - 1]}", nl=False)
+        click.echo(f"\r\x1b[K{cut_middle(text, self.width - 1)}", nl=False)
         sys.stdout.flush()

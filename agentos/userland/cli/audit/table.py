@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import printable, table_width
+from agentos.userland.cli.common import count_columns, pad, printable, table_width, take_columns
 
 Entry = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class Table:
 
     def _line(self, cells: dict[str, str], colour: str | None = None) -> str:
         room = self._width - sum(width + 2 for width in self._columns.values())
-        parts = [truncate(cells[name], width).ljust(width) for name, width in self._columns.items()]
+        parts = [pad(truncate(cells[name], width), width) for name, width in self._columns.items()]
         if colour is not None:
             parts[-1] = click.style(parts[-1], fg=colour)
         return "  ".join([*parts, truncate(cells["ABOUT"], max(1, room))]).rstrip()
@@ -88,4 +88,4 @@ def format_duration(duration: float) -> str:
 
 
 def truncate(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return text if count_columns(text) <= width else take_columns(text, width - 1) + "…"

@@ -17,7 +17,7 @@ import click
 
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.agents.spawn import parse_limits, parse_pairs, spawn_and_wait
-from agentos.userland.cli.common import Failed, json_option, kernel, kernel_options, print_result, printable
+from agentos.userland.cli.common import Failed, Seconds, json_option, kernel, kernel_options, print_result, printable
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos_sdk import AgentOSClient, AgentOSError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agentos.images.store import Image
 
 LIMITS = ("memory=2G", "max_pids=512", "disk=10G", "inodes=1000000", "file_size=4G", "open_files=4096")  # of RUN
-SECONDS = 3600.0  # of one RUN
+SECONDS, MAX_RUN = 3600.0, 7 * 86400.0  # of one RUN
 MEMORY = 1 << 30  # bytes that this process may take: archives and Dockerfiles may be hostile
 
 
@@ -42,7 +42,7 @@ MEMORY = 1 << 30  # bytes that this process may take: archives and Dockerfiles m
 @click.option("--network", is_flag=True, help="Let RUN use the host's network; default: none.")
 @click.option("--domain", "domains", multiple=True, metavar="DOMAIN", help="Let RUN reach it, by the kernel's proxy.")
 @click.option("--limit", "limit", multiple=True, metavar="NAME=VALUE", help="Of RUN, such as memory=4G; repeatable.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=SECONDS, metavar="SECONDS", help="Of one RUN.")
+@click.option("--timeout", type=Seconds(1, MAX_RUN), default=SECONDS, metavar="SECONDS", help="Of one RUN.")
 @state_dir_option()
 @kernel_options
 def build(
@@ -114,6 +114,8 @@ def run_step(client: AgentOSClient, one: "Instruction", act: "Run", fields: Mapp
         own = {"command": list(act.command), "env": dict(act.env), "cwd": act.directory}
         own |= {"user": "root"} if act.is_root else {}
         status = spawn_and_wait(client, {**fields, **own})
+    except Failed as error:  # it wasn't started
+        raise one.fail(error.message) from None
     finally:
         timer.cancel()
     if late.is_set():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agentos.userland.cli.common import check_default, plural, printable
+from agentos.userland.cli.common import check_default, plural, print_error, printable
 from agentos.userland.cli.kernel.run import default_state_dir, print_mistakes
 from agentos.userland.cli.main import CONFIG
 
@@ -38,7 +38,7 @@ def check(file: Path) -> None:
     if config.faults:
         faulty = ", ".join(dict.fromkeys(fault.agent for fault in config.faults if fault.agent is not None))
         print_mistakes(config.faults)
-        click.echo(printable(f"{file}: {found}; all but {faulty} would start"), err=True)
+        print_error(f"{file}: {found}; all but {faulty} would start")
     else:
         click.echo(printable(f"{file}: fine: {found}"))
     state = Path(config.kernel.state_dir or default_state_dir(str(config.file))).absolute()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import click
 
-from agentos.userland.cli.common import Failed, default_config, printable, without_collections
+from agentos.userland.cli.common import Failed, default_config, print_error, without_collections
 from agentos.userland.cli.main import CONFIG
 from agentos.userland.directories import state_home
 from agentos_sdk import ConnectionFailed
@@ -170,7 +170,7 @@ def load_configuration(file: Path | None, as_json: bool, named: bool) -> "Config
 def print_mistakes(mistakes: "Iterable[ConfigMistake]") -> None:
     """Print a line for each: the file may be anyone's."""
     for mistake in mistakes:
-        click.echo(printable(str(mistake)), err=True)
+        print_error(str(mistake))
 
 
 def default_state_dir(file: str) -> Path:

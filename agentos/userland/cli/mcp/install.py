@@ -86,15 +86,16 @@ def install(
         is_elsewhere = distribution is not None or host is not None
         try:
             change = None if is_elsewhere else files.plan(client, server, added, place)
-            if only_print:
-                print_addition(client, server, added, distribution is not None, is_elsewhere)
-                click.echo("agentos: nothing was changed, and no entry was made", err=True)
-                return
-            decides = choose_elicitation(client, elicitation)
-            entry = clients.ClientEntry(name or client_name, "stdio", time.time(), elicitation=decides, **rights)
-            backup = add_entry(place, entry, change)
+            if not only_print:
+                decides = choose_elicitation(client, elicitation)
+                entry = clients.ClientEntry(name or client_name, "stdio", time.time(), elicitation=decides, **rights)
+                backup = add_entry(place, entry, change)
         except files.InstallError as error:
             raise Failed(str(error)) from None
+    if only_print:
+        print_addition(client, server, added, distribution is not None, is_elsewhere)
+        click.echo("agentos: nothing was changed, and no entry was made", err=True)
+        return
     for line in describe_entry(entry, place):
         click.echo(printable(line), err=is_elsewhere)
     if not standalone and not runs:

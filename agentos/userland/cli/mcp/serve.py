@@ -11,7 +11,7 @@ import click
 from attrs import frozen
 
 from agentos.services.logs.kernel_limit import KernelLimit
-from agentos.userland.cli.common import Failed, printable, without_collections, wrap_error
+from agentos.userland.cli.common import Failed, print_error, without_collections
 from agentos_sdk.project import describe_missing_kernel
 
 from .rights import entry_errors, find_kernel_socket, find_place
@@ -130,4 +130,4 @@ def run(given: ServeOptions, place: Path, path: str, server: Callable[[], Awaita
 
 
 def say(line: str) -> None:
-    click.echo(wrap_error(printable(f"agentos: {line}")), err=True)
+    print_error(f"agentos: {line}")

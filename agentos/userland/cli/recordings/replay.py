@@ -9,11 +9,17 @@ import click
 
 from agentos.recordings.format import SUFFIX
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import kernel, kernel_options, plural, print_lines
+from agentos.userland.cli.common import Failed, kernel, kernel_options, plural, print_lines
 from agentos_sdk.testing.replays import run_replay
 
 STATUS = {"identical": 0, "drifted": 0, "diverged": 1, "exhausted": 1, "unfinished": 1, "can't": 2}
 MAX_SHOWN = 20  # differences
+
+
+class NotReplayed(Failed):
+    """No life could be replayed."""
+
+    exit_code = STATUS["can't"]
 
 
 @click.command()
@@ -42,6 +48,8 @@ def replay(
             found = run_replay(client, path, agent=agent, code=where)
         except KeyboardInterrupt:
             sys.exit(130)
+    if found["verdict"] == "can't" and not found["lives"] and not as_json:
+        raise NotReplayed(found["error"])
     print_lines(describe(found), found, as_json)
     status = STATUS[found["verdict"]]
     sys.exit(1 if strict and found["verdict"] == "drifted" else status)

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define
 
 from agentos.userland.cli.agents.agents import STATES
-from agentos.userland.cli.common import printable
+from agentos.userland.cli.common import printable, take_columns
 from agentos_sdk.opcodes import Op
 
 from .poller import Action, Poller
@@ -204,7 +204,7 @@ class Screen:
         height, width = self.window.getmaxyx()
         if 0 <= line < height and width > 1:
             with contextlib.suppress(curses.error):  # the terminal has become smaller meanwhile
-                self.window.addnstr(line, 0, text, width - 1, style)
+                self.window.addstr(line, 0, take_columns(text, width - 1), style)
 
 
 def open_colours() -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from agentos.userland.cli.common import Failed, kernel, socket_option
+from agentos.userland.cli.common import Failed, Seconds, kernel, socket_option
 
 from .poller import Poller, read_usage
 from .screen import Screen
@@ -20,7 +20,7 @@ MIN_DELAY = 1.0  # seconds: the kernel reads what agents use no more often
 
 
 @click.command()
-@click.option("-d", "--delay", type=click.FloatRange(MIN_DELAY, 3600), default=1.0, help="Seconds between two updates.")
+@click.option("-d", "--delay", type=Seconds(MIN_DELAY, 3600), default=1.0, help="Seconds between two updates.")
 @click.option("--once", is_flag=True, help="Print one table and end, as in a pipe.")
 @click.option("--sort", type=click.Choice(list(SORTS.values())), help="Default: cpu; with --once memory.")
 @socket_option

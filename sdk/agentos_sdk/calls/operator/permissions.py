@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from attrs import field
 
 from agentos_sdk.calls.request import Request, SuccessfulReply
-from agentos_sdk.encoding.codec import Rule
+from agentos_sdk.encoding.codec import Rule, Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
@@ -174,7 +174,7 @@ class Decide(Request[Decided]):
     id: int
     allow: bool
     remember: Literal["once", "agent", "always"] = "once"
-    for_: Annotated[float, Rule(lambda seconds: seconds > 0, "more than 0 seconds")] | None = None
+    for_: Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")] | None = None
     reason: Annotated[str, Rule(lambda text: len(text) <= 1000, "at most 1000 characters")] | None = None
     forget: bool = False
     digest: str | None = None

@@ -161,10 +161,11 @@ import httpx
 
 with httpx.Client(base_url=os.environ["OPENAI_BASE_URL"], timeout=None) as client:
     key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-    messages = []
+    messages = [{"role": "system", "content": f"Files: {os.listdir()}"}]  # others in each life
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     for turn in range(8):
         messages.append({"role": "user", "content": f"endpoint turn {turn}"})
-        asked = {"model": "wise", "messages": messages}
+        asked = {"model": "wise", "messages": messages, "tools": tools}
         reply = client.post("chat/completions", json=asked, headers=key).raise_for_status().json()
         messages.append(reply["choices"][0]["message"])
         die(f"acted-{turn}")

@@ -139,7 +139,9 @@ def give_answer(client: AgentOSClient, question: RecordedCall, call: ToolCall) -
 
 
 @pytest.mark.usefixtures("framework", "kernels")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name != "qwen-code"]
+)  # waits for a command that prints nothing
 def test_a_program_of_others_goes_on_from_each_question_with_another_answer(entered: Path, name: str) -> None:
     toml = LLM + describe(name) + FORKED
     with vendor() as met:
@@ -147,7 +149,9 @@ def test_a_program_of_others_goes_on_from_each_question_with_another_answer(ente
         toml = toml.format(url=met.base_url, work=make_project(entered))
         with running(toml, {"OPENAI_API_KEY": met.key}) as kernel, kernel.client() as client:
             path = kernel.state_dir / "recordings" / "coder-1.recording"
-            until(lambda: info(client, "coder")["state"] == "exited", "it has ended", seconds=300)
+            until(
+                lambda: info(client, "coder")["state"] == "exited", "it has ended", 300, lambda: lines(client, "coder")
+            )
             until(lambda: read_recording(path).manifest.ended, "it is recorded", show=lambda: lines(client, "coder"))
             questions = list_turns(path, ALL[name].tool)
             assert len(questions) == TURNS + 1, lines(client, "coder")

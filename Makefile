@@ -111,7 +111,7 @@ proof-mail: $(READY)
 	$(PROOF) tests/system/kernel/test_kept_mail.py
 
 proof-replay: $(READY)
-	$(PROOF) tests/recordings tests/system/recordings
+	$(PROOF) tests/recordings tests/system/recordings tests/frameworks/test_recorded_agents.py
 
 proof-snapshots: $(READY)
 	$(PROOF) tests/system/snapshots/test_databases.py

@@ -7,7 +7,10 @@
 #      same place, and its parts must be equal after masks, or have been reported as drift before.
 #   3. place: model, tools, roles and the model's answers so far are the same in exactly one unused question, and there
 #      is at least one answer. What differs is drift, and is reported once.
-#   4. Else there is no answer. The nearest question serves only to say what differs.
+#   4. task, in a life that goes on after a crash: the first question of a conversation with tools, of which only what
+#      comes before its task differs, as it tells of files that the crashed life has changed; and the recording has no
+#      second one like it.
+#   5. Else there is no answer. The nearest question serves only to say what differs.
 # What must stay true: nothing is matched in silence, and never by order or likeness alone. docs/decisions/0108.
 
 import json
@@ -39,6 +42,8 @@ from .words import Covered, are_times, compare_words, quote
 ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "async", "request_id"})  # keys that no answer depends on
 UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that say nothing, and aren't compared
 MAX_DIFFERENCES = 50  # of one call
+TASK = "THINK, by its task"  # among the digests by calls
+CONTEXTS = ("session_context", "system-reminder")  # what Gemini CLI and Claude Code call it in the task's message
 
 Json = dict[str, Any]
 How = Literal["exact", "masked", "drifted"]
@@ -84,9 +89,13 @@ class _Candidate:
 
 @define(eq=False)
 class Matcher:
-    """The recorded calls of one life. Not for several threads at once. ``masks`` are the user's."""
+    """The recorded calls of one life. Not for several threads at once. ``masks`` are the user's.
+
+    ``goes_on``: the program runs in the files that the recorded life has left, and may tell of them as it begins.
+    """
 
     masks: Masks = Masks()
+    goes_on: bool = False
     _by_call: dict[str, list[_Candidate]] = field(factory=lambda: defaultdict(list))
     _by_digest: dict[tuple[str, str], list[_Candidate]] = field(factory=lambda: defaultdict(list))
     _passed: defaultdict[tuple[str, str], int] = field(factory=lambda: defaultdict(int))  # how many are used, at least
@@ -101,6 +110,8 @@ class Matcher:
         self._by_call[call.call].append(candidate)
         for digest in {candidate.digests.exact, candidate.digests.masked, candidate.digests.place} - {""}:
             self._by_digest[call.call, digest].append(candidate)
+        if task := self._digest_task(call.call, request, candidate.digests):
+            self._by_digest[TASK, task].append(candidate)
 
     def unused(self) -> Sequence[RecordedCall]:
         """The recorded calls that weren't made again, in the order of their begins."""
@@ -118,6 +129,10 @@ class Matcher:
             equal = self._first(call, digests.masked)
             if equal is not None:
                 return _use(equal, "masked", list_masks(equal.question, request, self.masks))
+            task = self._digest_task(call, request, digests)
+            alike = self._by_digest[TASK, task] if task else []
+            if len(alike) == 1 and not alike[0].used:
+                return self._use_drifted(alike[0], request)
             return self._explain(call, request, digests)
         there = [one for one in self._by_digest[call, digests.place] if not one.used]
         for one in there:
@@ -125,11 +140,14 @@ class Matcher:
                 return _use(one, "masked", list_masks(one.question, request, self.masks))
         if len(there) != 1:
             return self._explain(call, request, digests)
+        return self._use_drifted(there[0], request)
+
+    def _use_drifted(self, candidate: _Candidate, request: Json) -> Match:
         drift, covered = list[Difference](), Covered()
-        for part, recorded, now in self._new_parts(there[0].question, request):
+        for part, recorded, now in self._new_parts(candidate.question, request):
             self._reported.add((self._digest_part(recorded), self._digest_part(now)))
             drift += self._list_differences(part, recorded, now, covered)
-        return _use(there[0], "drifted", [*covered], drift[:MAX_DIFFERENCES])
+        return _use(candidate, "drifted", [*covered], drift[:MAX_DIFFERENCES])
 
     def _list_differences(self, part: str, recorded: object, now: object, covered: Covered) -> list[Difference]:
         """Those that no mask covers, of parts that differ also after masks."""
@@ -158,6 +176,17 @@ class Matcher:
             with suppress(KeyError, TypeError, ValueError, AttributeError):  # one that was refused may have any form
                 return digest_question(request, known)
         return Digests(write_canonical(request), self._digest_part(request), "")
+
+    def _digest_task(self, call: str, request: Json, digests: Digests) -> str:
+        """Of a first question with tools, without what comes before its last message but for the roles."""
+        messages = request.get("messages")
+        is_first = self.goes_on and call == Op.THINK.name and not digests.place
+        if not is_first or not request.get("tools") or not isinstance(messages, list) or not messages:
+            return ""
+        roles, task = [one.get("role") if isinstance(one, dict) else None for one in messages[:-1]], messages[-1]
+        if isinstance(task, dict) and isinstance(task.get("text"), str):
+            task = {**task, "text": strip_contexts(task["text"])}
+        return self._digest_part({**request, "system": None, "messages": [*roles, task]})
 
     def _digest_part(self, part: object) -> str:
         return digest_masked(write_canonical(self.masks.apply(part)))
@@ -189,6 +218,17 @@ class Matcher:
 def _use(candidate: _Candidate, how: How, masks: Sequence[str] = (), drift: Sequence[Difference] = ()) -> Match:
     candidate.used = True
     return Match(candidate.call, how, masks, drift)
+
+
+def strip_contexts(text: str) -> str:
+    """A task's message without the elements of XML in which a coding agent tells of the files."""
+    for name in CONTEXTS:
+        first, *parts = text.split(f"<{name}>")
+        for part in parts:
+            inside, end, after = part.partition(f"</{name}>")
+            first += after if end else inside
+        text = first
+    return text
 
 
 def read_compared(call: str, request: Json) -> Json:

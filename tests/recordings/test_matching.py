@@ -39,8 +39,8 @@ def tool(text: str) -> Json:
     return {"role": "tool", "text": text, "answers": "c1"}
 
 
-def matcher(*requests: Json, name: str = "THINK") -> Matcher:
-    made = Matcher()
+def matcher(*requests: Json, name: str = "THINK", goes_on: bool = False) -> Matcher:
+    made = Matcher(goes_on=goes_on)
     for number, request in enumerate(requests, 1):
         made.add(call(number, request, name))
     return made
@@ -219,6 +219,50 @@ def test_a_first_question_is_never_matched_by_its_place() -> None:
         "no recorded call is equal",
         [("prompt", "files", "lines")],
     )
+
+
+FILES = {"tools": [{"name": "read", "description": "", "parameters": {}}], "system": "Files: none"}
+TASK = [user("It is sunny."), user("<session_context>none</session_context>count the files")]
+TASK_PART = "message 2 (user)"
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"system": "Files: made.txt"}, "system"),
+        ({"messages": [user("It rains."), TASK[1]]}, "message 1 (user)"),
+        ({"messages": [TASK[0], user("<session_context>made.txt</session_context>count the files")]}, TASK_PART),
+    ],
+)
+def test_a_life_that_goes_on_may_tell_of_other_files_before_its_task(change: Json, where: str) -> None:
+    first, now = ask(*TASK, **FILES), {**ask(*TASK, **FILES), **change}
+    made = matcher(first, ask(user("a title")), goes_on=True)
+
+    match = found(made, now)
+
+    assert (match.call.request, match.how, [one.where for one in match.drift]) == (first, "drifted", [where])
+    assert "no recorded call is equal" in missed(made, now).why
+    assert "no recorded call is equal" in missed(matcher(first), now).why
+
+
+@pytest.mark.parametrize(
+    ("recorded", "change"),
+    [
+        ([{}], {"messages": [TASK[0], user("<session_context>none</session_context>count the lines")]}),
+        ([{}], {"messages": [TASK[0], user("<session_context>none count the files")]}),
+        ([{}], {"messages": TASK[1:]}),
+        ([{}], {"messages": [assistant("It is sunny."), TASK[1]]}),
+        ([{}], {"tools": [{"name": "write", "description": "", "parameters": {}}]}),
+        ([{}, {"system": "Files: one"}], {}),
+        ([{"tools": None}], {"tools": None}),
+    ],
+)
+def test_a_life_that_goes_on_with_another_task_or_with_one_of_several_finds_no_answer(
+    recorded: list[Json], change: Json
+) -> None:
+    made = matcher(*({**ask(*TASK, **FILES), **one} for one in recorded), goes_on=True)
+
+    missed(made, {**ask(*TASK, **FILES), "system": "Files: made.txt", **change})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@
 # paid again, and what was done outside isn't done again. The call under way at the crash has no recorded reply and is
 # made live, so it may be done twice. The new life is recorded whole, answered calls too, so the next crash finds them.
 # What must stay true: a life that leaves the recorded one ends, and the next begins anew; and so does the one after a
-# life that crashed without a reply beyond those that it was given, for it would crash there again. docs/decisions/0112.
+# life that crashed without a reply beyond those that it was given, for it would crash there again. But a question that
+# had failed, as a stream does that breaks off, is asked live by a life whose program wouldn't. docs/decisions/0112.
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End
 
 from .life import LifeReplay, load_calls
-from .progress import ReplayFailed
+from .progress import ReplayFailed, describe_differences
 from .switch import Switch
 
 log = logging.getLogger("agentos.agents")
@@ -38,6 +39,7 @@ AGENT_KEYS = frozenset({"agent", "agent_id", "parent"})  # whose values are ids 
 OF_AGENTS = frozenset({"LIST", "INSPECT", "TREE", "WAIT", "LOGS", "EXPLAIN"})  # calls in which `id` is one, too
 LEFT = "it left the recorded life"
 STUCK = "it crashed again, with no reply beyond the {answers} recorded ones"
+MAX_TOLD = 5  # differences, of a life
 NO_FILES = 'what its commands of EXEC changed has ended with its workspace: set workspace = "keep" or a directory'
 
 
@@ -73,27 +75,36 @@ class Resumer:
         Raises ``BadMask``, ``BadRecording``, ``ReplayFailed``, ``OSError``.
         """
         calls = load_calls(recording, life)
-        repeats = agent.spec.workspace == "tmp"
-        if repeats and any(call.call == "EXEC" and call.reply and call.reply.get("success") for call in calls):
+        ran = any(call.call == "EXEC" and call.reply and call.reply.get("success") for call in calls)
+        if ran and agent.spec.workspace == "tmp":
             raise ReplayFailed(NO_FILES)
+        facts = recording.manifest.agents.get(life.agent)
+        if facts is not None and facts.id != agent.id:  # another kernel has given it
+            calls = [renumber(call, facts.id, agent.id) for call in calls]
+        replay, failed = self._begin(agent, recording, life, calls), find_failed(calls)
+        is_stuck = life.failed and life.resumed is not None and replay.left <= life.answers
+        if failed is not None and life.failed and (is_stuck or failed is calls[-1]):
+            calls = [call for call in calls if call.begin < failed.begin]
+            replay = self._begin(agent, recording, life, calls)
+            is_stuck = is_stuck and not replay.left
+        if is_stuck:
+            raise ReplayFailed(STUCK.format(answers=life.answers))
+        return replay, find_leased(calls)
+
+    def _begin(self, agent: Agent, recording: Recording, life: Life, calls: Sequence[RecordedCall]) -> LifeReplay:
         replay = LifeReplay(
             agent.id,
             agent.name,
             life.life,
             self.recorder.maker.mark_secrets,
-            repeats_files=repeats,
+            repeats_files=agent.spec.workspace == "tmp",
             switch=Switch(live=True),
             hash_seed=life.hash_seed,
             masks=join_masks(recording.manifest.masks, self.recorder.settings.masks),
             give_rights=lambda caller, life, whole: self.callers.go_live(caller, None, whole),
         )
-        facts = recording.manifest.agents.get(life.agent)
-        if facts is not None and facts.id != agent.id:  # another kernel has given it
-            calls = [renumber(call, facts.id, agent.id) for call in calls]
         replay.load(calls)
-        if life.failed and life.resumed is not None and replay.left <= life.answers:
-            raise ReplayFailed(STUCK.format(answers=life.answers))
-        return replay, find_leased(calls)
+        return replay
 
 
 @frozen(eq=False)
@@ -131,6 +142,8 @@ class ResumedLife:
 
     def end(self) -> None:
         self.callers.go_live(self.agent.caller, None, whole=True)
+        for line in describe_differences(self.replay.progress.drift[:MAX_TOLD]):
+            self.agent.output.add("kernel", f"got a recorded answer though this differs: {line}")
 
 
 def renumber(call: RecordedCall, former: int, present: int) -> RecordedCall:
@@ -164,6 +177,12 @@ def find_leased(calls: Sequence[RecordedCall]) -> Mapping[int, float]:
         elif call.call == "ACK" and reply.get("success"):
             leased = {number: seconds for number, seconds in leased.items() if number not in call.request["ids"]}
     return leased
+
+
+def find_failed(calls: Sequence[RecordedCall]) -> RecordedCall | None:
+    """The last question that was answered by an error."""
+    failed = (call for call in calls if call.call == Op.THINK.name and (call.reply or {}).get("success") is False)
+    return max(failed, key=lambda call: call.begin, default=None)
 
 
 def find_last(directory: Path, marks: Marks, agent: str) -> Recording | None:

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from attrs import define
 
+from agentos.llm.providers.provider import Question
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos_sdk import AgentOSClient
 from agentos_sdk.values import ToolCall
-from tests.llm.vendors.script import Called, Says, Script, Text
+from tests.llm.vendors.script import Called, Refuses, Says, Script, Text, Until
 from tests.llm.vendors.server import Vendor
 from tests.support.kernel import Kernel, running, until
 from tests.support.runs.rounds import is_night, rounds
@@ -34,6 +35,7 @@ model = "wise"
 base_url = "{url}"
 openai_endpoint = true
 default_budget = "none"
+concurrency = 2
 
 [recording]
 masks = ['ticket-\\d+']
@@ -94,6 +96,35 @@ with AgentOSClient() as me:
         file.write("x")
     if os.path.getsize("lives") < 6:
         os.kill(os.getpid(), signal.SIGKILL)
+print("over", flush=True)
+""",
+    "breaks": """
+import httpx
+
+with httpx.Client(base_url=os.environ["OPENAI_BASE_URL"], timeout=None) as client:
+    client.headers["authorization"] = "Bearer " + os.environ["OPENAI_API_KEY"]
+
+    def ask(text, model="wise", **more):
+        asked = {"model": model, "messages": [{"role": "user", "content": text}], **more}
+        return client.stream("POST", "chat/completions", json=asked)
+
+    with ask("first") as reply:
+        reply.read()
+    with ask("a stream", "slow", stream=True) as reply:
+        for line in reply.iter_lines():
+            assert '"error"' not in line, line
+            if "piece" in line:
+                with ask("beside") as other:
+                    other.read()
+                die("streamed")
+print("over", flush=True)
+""",
+    "unlucky": """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    for text in ("first", "second"):
+        assert me.think(text)["success"]
 print("over", flush=True)
 """,
     "narrows": """
@@ -161,10 +192,11 @@ import httpx
 
 with httpx.Client(base_url=os.environ["OPENAI_BASE_URL"], timeout=None) as client:
     key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-    messages = []
+    messages = [{"role": "system", "content": f"Files: {os.listdir()}"}]  # others in each life
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     for turn in range(8):
         messages.append({"role": "user", "content": f"endpoint turn {turn}"})
-        asked = {"model": "wise", "messages": messages}
+        asked = {"model": "wise", "messages": messages, "tools": tools}
         reply = client.post("chat/completions", json=asked, headers=key).raise_for_status().json()
         messages.append(reply["choices"][0]["message"])
         die(f"acted-{turn}")
@@ -273,6 +305,8 @@ def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path, n
             up(client.send_message(turn, to_name="worker"))
         for name in points:
             made.check_done_once(client, name, points[name])
+        differs = "got a recorded answer though this differs: system: recorded "
+        assert any(note.startswith(differs) for note in lines(client, "endpoint", "kernel"))
         assert client.mail("worker")["count"] == 0
         subscribe(wire, "LIFE_RESUMED", "RESUME_FAILED", since=0)
         told = poll(wire)
@@ -343,6 +377,39 @@ def test_a_crash_without_a_further_reply_is_not_repeated_for_ever(entered: Path)
         assert [each["type"] for each in told] == ["LIFE_RESUMED", "RESUME_FAILED"] * 2 + ["LIFE_RESUMED"]
         assert "with no reply beyond the 1 recorded ones" in told[1]["data"]["reason"]
         assert len(made.met.exchanges) == 3
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_program_that_ends_where_a_stream_broke_off_goes_on_at_that_question(entered: Path) -> None:
+    with agents(entered, "agent", {"breaks": ["streamed"]}) as made, made.kernel.client() as client:
+        streams = [Says([Text("piece"), Until()])]
+        made.met.models["slow"] = lambda question: streams.pop() if streams else Says([Text("piece")])
+        until(lambda: "over" in lines(client, "breaks"), "it is over", show=lambda: client.logs("breaks", tail=60))
+        notes = lines(client, "breaks", "kernel")
+
+        asked = Counter(each.question.messages[-1].text for each in made.met.exchanges)
+        assert asked == {"first": 1, "a stream": 2, "beside": 2}, notes
+        assert [note.partition(" with ")[2] for note in notes if note.startswith("goes on")] == [
+            "3 recorded answers of breaks-1",
+            "1 recorded answers of breaks-2",
+        ]
+        assert not [note for note in notes if note.startswith("begins anew")]
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_program_that_ends_where_a_question_failed_goes_on_at_that_question(entered: Path) -> None:
+    with agents(entered, "agent", {"unlucky": []}) as made, made.kernel.client() as client:
+        refusals = [Refuses(400), Refuses(400), Refuses(400)]
+
+        def answer(question: Question) -> Script:
+            is_second = question.messages[-1].text == "second"
+            return refusals.pop() if is_second and refusals else Says([Text("well")])
+
+        made.met.models["wise"] = answer
+        until(lambda: "over" in lines(client, "unlucky"), "it is over", show=lambda: client.logs("unlucky", tail=60))
+
+        asked = Counter(each.question.messages[-1].text for each in made.met.exchanges)
+        assert asked == {"first": 1, "second": 4}, lines(client, "unlucky", "kernel")
 
 
 @pytest.mark.usefixtures("kernels")

@@ -26,6 +26,15 @@ PLACES = 20 if is_night() else 4
 TOML = """
 [llm]
 provider = "offline"
+openai_endpoint = true
+
+[[agents]]
+name = "spawner"
+script = "{code}/spawner.py"
+code = "{code}"
+restart = "temporary"
+start = "on_message"
+permissions = "unrestricted"
 
 [[agents]]
 name = "chief"
@@ -83,6 +92,26 @@ with AgentOSClient() as me:
                 me.send_message({"n": "answer to " + got[-1]}, to=one["message"]["to"])
 print(own, got, flush=True)
 """
+SPAWNER = """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    me.recv_messages(1, timeout=60)
+    assert me.spawn("asker", script="/agent/asker.py", ready="hello")["success"]
+    me.wait("asker", timeout=60)
+"""
+# It asks its question while its SPAWN waits for its HELLO.
+ASKER = """
+import json, os, urllib.request
+from agentos_sdk import AgentOSClient
+
+question = json.dumps({"messages": [{"role": "user", "content": "what now?"}]}).encode()
+headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+urllib.request.urlopen(urllib.request.Request(url, question, headers)).read()
+with AgentOSClient() as me:
+    me.hello()
+"""
 
 
 class Tree:
@@ -104,20 +133,22 @@ def tree(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
     let_in(code, tmp_path_factory.getbasetemp())
     (code / "chief.py").write_text(CHIEF)
     (code / "worker.py").write_text(WORKER)
+    (code / "spawner.py").write_text(SPAWNER)
+    (code / "asker.py").write_text(ASKER)
     with running(TOML.format(code=code)) as kernel:
         path = kernel.state_dir / "recordings" / "recording-1.recording"
         record = ["record", "chief", "helper", "--tree", "--socket", kernel.socket]
         assert run_agentos(record, kernel.place, environment(kernel.place)).returncode == 0
         with kernel.client() as client:
             up(client.send_message("begin", to_name="chief"))
-            until(partial(have_ended, path), "three lives are recorded", show=lambda: kernel.said)
+            until(partial(have_ended, path, 3), "three lives are recorded", show=lambda: kernel.said)
             up(client.record_stop())
             yield Tree(kernel, path, code, {name: last_line(client, name) for name in ("chief", "helper", "child")})
 
 
-def have_ended(path: Path) -> bool:
+def have_ended(path: Path, count: int) -> bool:
     lives = read_recording(path).manifest.lives if (path / "recording.json").exists() else []
-    return len(lives) == 3 and all(life.ended is not None for life in lives)
+    return len(lives) == count and all(life.ended is not None for life in lives)
 
 
 def last_line(client: AgentOSClient, name: str) -> str:
@@ -191,6 +222,24 @@ def test_the_command_forks_a_tree_at_a_question_that_show_numbers(tree: Tree) ->
     assert status == 0, said + wrong
     assert {life: row[2] for life, row in rows.items()}["chief/1"] == "identical"
     assert "  chief: " in said
+
+
+def test_an_agent_that_is_new_in_a_fork_is_not_checked_in_place_of_that_which_had_asked(tree: Tree) -> None:
+    with tree.kernel.client() as client:
+        name = up(client.record_start(["spawner"], tree=True))["name"]
+        up(client.send_message("begin", to_name="spawner"))
+        path = tree.path.with_name(f"{name}.recording")
+        until(partial(have_ended, path, 2), "both have ended", show=lambda: client.logs("spawner"))
+        up(client.record_stop())
+    options = "--tree", "--check", "true", "--yes", "--socket", tree.kernel.socket
+
+    status, _, wrong = tree.agentos("fork", f"{name}@1", *options)
+
+    assert (status, "asker/1 was being spawned then and is new here" in wrong) == (1, True), wrong
+    with tree.kernel.client() as client:
+        assert not [one for one in client.list_agents() if "-fork" in one["name"] and one["state"] == "running"]
+    status, said, wrong = tree.agentos("fork", f"{name}@1", "--say", "go on", *options)
+    assert status == 0, said + wrong
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ QUICK = 'max_restarts = 1\nrestart_window = "60s"\nbackoff = { max = 0.2 }'
 
 LATE = """
 import time
-import pytest
 
 from agentos_sdk import AgentOSClient
 
@@ -35,7 +34,6 @@ time.sleep(1000)
 
 ONCE = """
 import os, time
-import pytest
 
 from agentos_sdk import AgentOSClient
 
@@ -48,7 +46,6 @@ time.sleep(1000)
 COUNT = 12
 TOGETHER = f"""
 import time
-import pytest
 
 from agentos_sdk import AgentOSClient
 

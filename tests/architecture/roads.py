@@ -29,7 +29,7 @@ ROOT = Path(agentos.__file__).parents[1]
 OF_TIME = (f"{ROOT}/agentos/kernel/wire/poller.py", f"{ROOT}/agentos/services/logs/")
 # What NOOP passes, which asks whether the kernel is idle.
 IDLE = ("agentos/kernel/", "agentos/syscalls/__init__.py", "sdk/agentos_sdk/frames.py")
-TURNS = 11  # in which each call is made once; the first one imports, and isn't counted
+TURNS = 17  # in which each call is made once; the first one imports, and isn't counted
 BEGIN, END = b"road begins", b"road ends"
 TOML = """
 [llm]

@@ -293,6 +293,9 @@ def run_demo(demo: Callable[[], None]) -> None:
         demo()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except (DemoError, AgentOSError) as error:  # some of which are an OSError
+        click.secho(f"\n{error}", fg="red", err=True)
+        sys.exit(1)
     except OSError as error:
         if error.filename is not None:
             raise
@@ -300,9 +303,6 @@ def run_demo(demo: Callable[[], None]) -> None:
         if isinstance(error, BrokenPipeError):  # the reader has closed the pipe, as `head` does
             sys.exit(128 + signal.SIGPIPE)
         sys.exit(f"the output: {error.strerror}")
-    except (DemoError, AgentOSError) as error:
-        click.secho(f"\n{error}", fg="red", err=True)
-        sys.exit(1)
 
 
 def exit_on_signal(number: int, _: object) -> None:

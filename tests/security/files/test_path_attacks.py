@@ -327,14 +327,10 @@ def test_large_files_for_many_at_once_take_a_bounded_amount_of_memory(
 
 
 def rests(kernel: Kernel) -> bool:
-    """Whether it has used no CPU time for as long as a read of 10 MiB takes ten times."""
-
-    def used() -> list[str]:
-        return Path(f"/proc/{kernel.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-
-    before = used()
+    """Whether its peak has not grown for as long as a read of 10 MiB takes ten times."""
+    before = kernel.peak_rss
     time.sleep(1)
-    return used() == before
+    return kernel.peak_rss == before
 
 
 # -- What is written down ----------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def tree(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
             assert run_agentos(record, kernel.place, environment(kernel.place)).returncode == 0
             with kernel.client() as client:
                 up(client.send_message("begin", to_name="chief"))
-                until(partial(have_ended, path), "three lives are recorded", show=lambda: kernel.said)
+                until(partial(have_ended, path, len(NAMES)), "three lives are recorded", show=lambda: kernel.said)
                 up(client.record_stop())
             yield Tree(kernel, project)
 

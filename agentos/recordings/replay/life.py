@@ -123,11 +123,11 @@ class LifeReplay:
     _waiting: int = 0  # calls that got no reply in the recording either
 
     def __attrs_post_init__(self) -> None:
-        self._matcher = Matcher(self.masks, self.resumes)
+        self._matcher = Matcher(self.masks, self.switch.resumes)
 
     def load(self, calls: Sequence[RecordedCall]) -> None:
         """Have these calls answer. Slow: for a thread."""
-        if self.resumes:
+        if self.switch.resumes:
             self._overlaps = any(later.begin < call.end for call, later in pairwise(calls))
         until = self.switch.until if self.switch.until is not None else math.inf
         replied = [call for call in calls if call.reply and call.begin <= until]
@@ -145,11 +145,6 @@ class LifeReplay:
             if call.call not in UNSEEN:
                 self._matcher.add(call)
         self._note_answered()
-
-    @property
-    def resumes(self) -> bool:
-        """Whether it goes on after a crash."""
-        return self.switch.live and self.switch.until is None
 
     def _is_needed(self, call: RecordedCall) -> bool:
         in_flight = self.switch.live and call.reply is None and not self._was_read(call)

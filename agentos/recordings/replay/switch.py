@@ -37,6 +37,11 @@ class Switch:
     model: str | None = None
     in_flight: frozenset[int] = frozenset()
 
+    @property
+    def resumes(self) -> bool:
+        """Whether a life goes on after a crash."""
+        return self.live and self.until is None
+
     def is_before(self, call: RecordedCall) -> bool:
         return (self.until is None or call.begin < self.until) and call.begin not in self.in_flight
 

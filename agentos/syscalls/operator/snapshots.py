@@ -18,7 +18,7 @@ from agentos.services.snapshots.records import Snapshot
 from agentos.services.snapshots.snapshots import START, Snapshots, check_label
 from agentos_sdk.calls.operator import overlays
 from agentos_sdk.calls.operator import snapshots as calls
-from agentos_sdk.errors import BadRequest, NotFound
+from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 
 from .overlays import Paces, explaining, find_overlay, require_descendant
@@ -62,9 +62,8 @@ class SnapshotCalls:
                 if request.remove is not None:
                     await self._remove(call, key, request.remove)
                 found = await self.snapshots.list(key)
-            name = request.name if request.remove is None and not found else None
-            if name is not None and self.registry.find_by_name(name) is None:
-                raise NotFound(f"no agent is called {name!r}")
+            if not found and request.remove is None and request.name is not None:
+                self.registry.find(None, request.name)  # raises if there is none
             return calls.SnapshotsReply(snapshots=[describe(one) for one in found])
 
         return Prepared((right,), act, about=request.name or "")

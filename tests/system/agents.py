@@ -1,10 +1,12 @@
 """Agents to test with: their scripts, and what to ask about them."""
 
 import time
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 from agentos.agents.life.output import MAX_BYTES, MAX_LINE_CHARS, MAX_LINES
+from agentos.recordings.reader import read_recording
 from agentos.services.audit.pace import INTENTS_PER_SECOND, MAX_BURST
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
@@ -133,3 +135,9 @@ def use_up_burst(wire: Wire, path: str) -> None:
 def as_agent(kernel: Kernel, number: int) -> AgentOSClient:
     """A client on an agent's own socket: who comes in there is that agent."""
     return AgentOSClient(str(kernel.runtime / f"{number}.sock"), PATIENCE)
+
+
+def have_ended(path: Path, count: int) -> bool:
+    """Whether a recording has that many lives, all of which have ended."""
+    lives = read_recording(path).manifest.lives if (path / "recording.json").exists() else []
+    return len(lives) == count and all(life.ended is not None for life in lives)

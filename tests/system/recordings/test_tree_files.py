@@ -14,9 +14,7 @@ from agentos_sdk import AgentOSClient
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.runs.enter import let_in
-from tests.system.agents import up
-
-from .test_tree_forks import have_ended
+from tests.system.agents import have_ended, up
 
 NAMES = ("chief", "helper", "child")
 QUESTIONS = 3

@@ -19,7 +19,7 @@ from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.runs.enter import let_in
 from tests.support.runs.rounds import is_night
-from tests.system.agents import up
+from tests.system.agents import have_ended, up
 
 ROUNDS = 4
 PLACES = 20 if is_night() else 4
@@ -144,11 +144,6 @@ def tree(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
             until(partial(have_ended, path, 3), "three lives are recorded", show=lambda: kernel.said)
             up(client.record_stop())
             yield Tree(kernel, path, code, {name: last_line(client, name) for name in ("chief", "helper", "child")})
-
-
-def have_ended(path: Path, count: int) -> bool:
-    lives = read_recording(path).manifest.lives if (path / "recording.json").exists() else []
-    return len(lives) == count and all(life.ended is not None for life in lives)
 
 
 def last_line(client: AgentOSClient, name: str) -> str:

@@ -16,7 +16,7 @@ from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.runs.enter import let_in
 from tests.support.servers.vendor import vendor
-from tests.system.agents import up
+from tests.system.agents import have_ended, up
 
 TOML = """
 [llm]
@@ -108,7 +108,7 @@ def tree(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
             path = kernel.state_dir / "recordings" / "recording-1.recording"
             with kernel.client() as client:
                 up(client.send_message("begin", to_name="chief"))
-                until(partial(have_ended, path), "three lives are recorded", show=lambda: kernel.said)
+                until(partial(have_ended, path, 3), "three lives are recorded", show=lambda: kernel.said)
                 assert up(client.record_stop())["name"] == "recording-1"
         except BaseException:
             started.__exit__(None, None, None)
@@ -117,11 +117,6 @@ def tree(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tr
         yield Tree(kernel, met, code)
     finally:
         started.__exit__(None, None, None)
-
-
-def have_ended(path: Path) -> bool:
-    lives = read_recording(path).manifest.lives if (path / "recording.json").exists() else []
-    return len(lives) == 3 and all(life.ended is not None for life in lives)
 
 
 def by_life(found: dict[str, Any], key: str) -> dict[str, Any]:

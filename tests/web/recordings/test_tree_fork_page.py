@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentos.recordings.reader import read_recording
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.ports import free_port
-from tests.system.agents import up
+from tests.system.agents import have_ended, up
 from tests.web.chromium import Open, find_chromium, violations
 
 from .conftest import TOML as DASHBOARD
@@ -64,14 +63,9 @@ def kernel(kernels: None, code: Path) -> Iterator[Kernel]:
         with started.client() as client:
             up(client.send_message("begin", to_name="chief"))
             path = Path(started.state_dir) / "recordings" / "recording-1.recording"
-            until(partial(have_ended, path), "three lives are recorded", show=lambda: started.said)
+            until(partial(have_ended, path, len(LIVES)), "three lives are recorded", show=lambda: started.said)
             up(client.record_stop())
         yield started
-
-
-def have_ended(path: Path) -> bool:
-    lives = read_recording(path).manifest.lives if (path / "recording.json").exists() else []
-    return len(lives) == len(LIVES) and all(life.ended is not None for life in lives)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The terminal of ``agentos exec -t``: passes what is typed, its size and its output between ours and the program's."""
+"""Our terminal: its modes, and ``agentos exec -t``, which passes keys, size and output between it and a program's."""
 
 import os
 import select
@@ -73,9 +73,6 @@ def terminal_mode(change: Callable[[int, int], object], when: int) -> Iterator[N
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
 
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
     def stop(number: int, frame: FrameType | None) -> None:
         with suppress(termios.error):  # it is gone
             termios.tcsetattr(fd, termios.TCSADRAIN, before)
@@ -85,17 +82,34 @@ def terminal_mode(change: Callable[[int, int], object], when: int) -> Iterator[N
         with suppress(termios.error):
             change(fd, termios.TCSADRAIN)
 
-    wanted = {**dict.fromkeys(ENDINGS, end), signal.SIGTSTP: stop, signal.SIGCONT: go_on}
-    handlers = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    with raise_on_signals(), handling(stop, signal.SIGTSTP):
+        try:
+            with handling(go_on, signal.SIGCONT):
+                change(fd, when)
+                yield
+        finally:
+            with suppress(termios.error):
+                termios.tcsetattr(fd, when, before)
+
+
+def raise_on_signals() -> AbstractContextManager[None]:
+    """Let SIGTERM and SIGHUP raise ``SystemExit``, so that the terminal is restored."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    return handling(end, *ENDINGS)
+
+
+@contextmanager
+def handling(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[None]:
+    """These signals call ``handler``; afterwards what they called before."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        change(fd, when)
         yield
     finally:
-        signal.signal(signal.SIGCONT, handlers.pop(signal.SIGCONT))
-        with suppress(termios.error):
-            termios.tcsetattr(fd, when, before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from agentos.userland.cli.approvals.approvals import describe_object, is_termina
 from agentos.userland.cli.approvals.desk import KEYS, Request
 from agentos.userland.cli.approvals.watch import Follower, Watch
 from agentos.userland.cli.common import print_json_line, printable, text_width
-from agentos.userland.cli.terminal import single_keys
-from agentos.userland.cli.top.top import raise_on_signals
+from agentos.userland.cli.terminal import raise_on_signals, single_keys
 from agentos.userland.task.attempts import Attempts
 from agentos.userland.task.running import RunningTask
 from agentos_sdk import AgentOSError

@@ -2,15 +2,13 @@
 
 import curses
 import shutil
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Sequence
 
 import click
 
 from agentos.userland.cli.common import Failed, Seconds, kernel, socket_option
+from agentos.userland.cli.terminal import raise_on_signals
 
 from .poller import Poller, read_usage
 from .screen import Screen
@@ -51,18 +49,3 @@ def print_table(agents: Sequence[Agent], sort: str) -> None:
     header, lines = make_table(list_rows(agents, View(sort), shares), shares, width)
     for number, line in enumerate([header, *lines]):
         click.echo(click.style(line, bold=not number))
-
-
-@contextmanager
-def raise_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise ``SystemExit``, so that the terminal is restored."""
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -9,7 +9,7 @@ from click import unstyle
 
 from agentos.userland.cli.agents.agents import agent_lines, missing_layers
 from agentos.userland.cli.agents.inspect import describe_isolation, describe_limits, describe_network, describe_usage
-from agentos.userland.cli.common import fit_columns, format_table
+from agentos.userland.cli.columns import fit_columns, format_table
 from agentos.userland.cli.kernel.kernel import find_last_error, list_problems
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos

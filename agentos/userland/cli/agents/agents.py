@@ -10,12 +10,10 @@ from typing import Any
 import click
 
 from agentos.userland.cli import completed
+from agentos.userland.cli.columns import cut_middle, fit_columns, format_table
 from agentos.userland.cli.common import (
     agent_fields,
     check_reply,
-    cut_middle,
-    fit_columns,
-    format_table,
     kernel,
     kernel_options,
     plural,

@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from agentos.userland.cli.common import count_columns, cut_middle, pad, printable
+from agentos.userland.cli.columns import count_columns, cut_middle, pad
+from agentos.userland.cli.common import printable
 from agentos.userland.cli.output_text import colour_of
 from agentos.userland.cli.times import format_stamp
 from agentos_sdk.encoding.quantities import duration

@@ -13,6 +13,7 @@ import click
 from attrs import define, field
 
 from agentos.userland.cli import completed
+from agentos.userland.cli.columns import table_width
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
@@ -21,7 +22,6 @@ from agentos.userland.cli.common import (
     parse_agent,
     plural,
     print_json_line,
-    table_width,
 )
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.output_text import shows_colours

@@ -9,15 +9,8 @@ from typing import Any
 import click
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import (
-    agent_fields,
-    check_reply,
-    kernel,
-    kernel_options,
-    plural,
-    print_lines,
-    text_width,
-)
+from agentos.userland.cli.columns import text_width
+from agentos.userland.cli.common import agent_fields, check_reply, kernel, kernel_options, plural, print_lines
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import duration
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import click
 
 from agentos.userland.cli import completed
+from agentos.userland.cli.columns import cut_middle, table_width
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    cut_middle,
     kernel,
     kernel_options,
     plural,
@@ -20,7 +20,6 @@ from agentos.userland.cli.common import (
     print_lines,
     print_result,
     printable,
-    table_width,
 )
 from agentos_sdk import AgentOSClient
 from agentos_sdk.encoding.quantities import seconds

@@ -8,21 +8,8 @@ from typing import Any, Literal
 import click
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import (
-    Failed,
-    check_reply,
-    count_columns,
-    fit_columns,
-    format_table,
-    kernel,
-    kernel_options,
-    print_json,
-    print_result,
-    printable,
-    table_width,
-    take_columns,
-    text_width,
-)
+from agentos.userland.cli.columns import count_columns, fit_columns, format_table, table_width, take_columns, text_width
+from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, print_json, print_result, printable
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import EXPECTED_DURATION, seconds
 

@@ -13,11 +13,11 @@ from itertools import islice
 import click
 from attrs import define, field
 
+from agentos.userland.cli.columns import cut_middle
 from agentos.userland.cli.common import (
     REPLY_MARGIN,
     Failed,
     check_reply,
-    cut_middle,
     kernel,
     print_json_line,
     printable,

@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from agentos.userland.cli import completed
+from agentos.userland.cli.columns import table_width
 from agentos.userland.cli.common import (
     Failed,
     json_option,
@@ -24,7 +25,6 @@ from agentos.userland.cli.common import (
     print_json,
     print_json_line,
     printable,
-    table_width,
 )
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.times import FORMS, format_time, read_time

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import count_columns, pad, printable, table_width, take_columns
+from agentos.userland.cli.columns import count_columns, pad, table_width, take_columns
+from agentos.userland.cli.common import printable
 
 Entry = Mapping[str, Any]
 

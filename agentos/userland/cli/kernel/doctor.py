@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agentos.userland.cli.common import Failed, format_table, json_option, print_lines, text_width
+from agentos.userland.cli.columns import format_table, text_width
+from agentos.userland.cli.common import Failed, json_option, print_lines
 from agentos_sdk import AgentOSError, ConnectionFailed
 from agentos_sdk.project import find_project
 

@@ -12,15 +12,8 @@ import click
 
 from agentos.userland.cli.agents.agents import describe_unavailable
 from agentos.userland.cli.agents.inspect import wrap_beside
-from agentos.userland.cli.common import (
-    check_reply,
-    kernel,
-    kernel_options,
-    print_json,
-    print_result,
-    printable,
-    text_width,
-)
+from agentos.userland.cli.columns import text_width
+from agentos.userland.cli.common import check_reply, kernel, kernel_options, print_json, print_result, printable
 from agentos.userland.cli.common import socket_path as find_socket
 from agentos.userland.cli.times import format_time
 from agentos_sdk import AgentOSClient

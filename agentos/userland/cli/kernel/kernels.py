@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from agentos.userland.cli.common import Failed, format_table, json_option, print_json, printable
+from agentos.userland.cli.columns import format_table
+from agentos.userland.cli.common import Failed, json_option, print_json, printable
 from agentos.userland.cli.times import format_time
 from agentos_sdk import ConnectionFailed
 from agentos_sdk.project import RunningKernel, list_kernels, runtime_directory

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import check_reply, format_table, kernel, kernel_options, print_lines
+from agentos.userland.cli.columns import format_table
+from agentos.userland.cli.common import check_reply, kernel, kernel_options, print_lines
 
 HEADER = ["CHANGE", "AGENT OR GROUP", "FIELDS"]
 

@@ -14,6 +14,7 @@ import click
 
 from agentos.userland.cli.agents.spawn import parse_limits, parse_pairs
 from agentos.userland.cli.approvals.approvals import line_rows, print_styled
+from agentos.userland.cli.columns import text_width
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
@@ -27,7 +28,6 @@ from agentos.userland.cli.common import (
     printable,
     read_text_file,
     socket_path,
-    text_width,
 )
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.project import list_kernels

@@ -11,6 +11,7 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.agents.inspect import EFFECTS, format_limit, format_size, is_restrictive
+from agentos.userland.cli.columns import text_width
 from agentos.userland.cli.common import (
     MAX_SET_BYTES,
     Failed,
@@ -27,7 +28,6 @@ from agentos.userland.cli.common import (
     print_lines,
     print_result,
     read_text_file,
-    text_width,
 )
 from agentos.userland.cli.main import CONFIG
 from agentos_sdk.clients.suggestions import suggest_name

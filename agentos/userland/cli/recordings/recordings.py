@@ -16,7 +16,8 @@ from agentos.recordings.kept import remove, scan
 from agentos.recordings.masks import BUILT_IN, BadMask
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.userland.cli.agents.resources import format_bytes
-from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_table, printable, table_width
+from agentos.userland.cli.columns import table_width
+from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_table, printable
 from agentos.userland.cli.kernel.run import find_state_dir, state_dir_option
 from agentos.userland.cli.times import format_time
 from agentos.userland.cli.top.trace_table import Scale, format_offset, total_lines, waterfall

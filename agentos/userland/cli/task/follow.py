@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import Failed, print_json_line, text_width
+from agentos.userland.cli.columns import text_width
+from agentos.userland.cli.common import Failed, print_json_line
 from agentos.userland.task.records import TaskNote, forget_note, has_begun
 from agentos.userland.task.running import RunningTask
 from agentos_sdk import AgentOSClient, AgentOSError

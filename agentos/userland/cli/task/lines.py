@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from agentos.userland.cli.approvals.approvals import wrap_line
-from agentos.userland.cli.common import cut_middle, plural, printable
+from agentos.userland.cli.columns import cut_middle
+from agentos.userland.cli.common import plural, printable
 from agentos_sdk.loop import TaskResult
 
 FOLDED = 4  # lines of a result that are shown

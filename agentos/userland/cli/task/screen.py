@@ -14,7 +14,8 @@ from attrs import define, field
 from agentos.userland.cli.approvals.approvals import describe_object, is_terminal
 from agentos.userland.cli.approvals.desk import KEYS, Request
 from agentos.userland.cli.approvals.watch import Follower, Watch
-from agentos.userland.cli.common import print_json_line, printable, text_width
+from agentos.userland.cli.columns import text_width
+from agentos.userland.cli.common import print_json_line, printable
 from agentos.userland.cli.terminal import raise_on_signals, single_keys
 from agentos.userland.task.attempts import Attempts
 from agentos.userland.task.running import RunningTask

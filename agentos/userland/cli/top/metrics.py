@@ -10,6 +10,7 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.agents.agents import describe_requests
 from agentos.userland.cli.agents.inspect import describe_use, wrap_beside
 from agentos.userland.cli.agents.resources import UNKNOWN, format_bytes, format_share
+from agentos.userland.cli.columns import text_width
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
@@ -20,7 +21,6 @@ from agentos.userland.cli.common import (
     print_json,
     print_table,
     printable,
-    text_width,
 )
 from agentos_sdk import AgentOSClient
 from agentos_sdk.encoding.quantities import duration

@@ -10,7 +10,8 @@ from typing import Any
 from attrs import define
 
 from agentos.userland.cli.agents.agents import STATES
-from agentos.userland.cli.common import printable, take_columns
+from agentos.userland.cli.columns import take_columns
+from agentos.userland.cli.common import printable
 from agentos_sdk.opcodes import Op
 
 from .poller import Action, Poller

@@ -8,7 +8,8 @@ from attrs import define, field, frozen
 
 from agentos.userland.cli.agents.agents import describe_end, describe_requests, describe_state
 from agentos.userland.cli.agents.resources import UNKNOWN, format_bytes, format_cpu
-from agentos.userland.cli.common import cut_middle, printable
+from agentos.userland.cli.columns import cut_middle
+from agentos.userland.cli.common import printable
 from agentos_sdk.encoding.quantities import duration
 
 Agent = Mapping[str, Any]

@@ -8,15 +8,8 @@ import click
 
 from agentos.userland.cli import completed
 from agentos.userland.cli.audit.audit import iterate_entries, log_directory, make_query
-from agentos.userland.cli.common import (
-    Failed,
-    agent_fields,
-    check_reply,
-    kernel,
-    kernel_options,
-    print_json,
-    table_width,
-)
+from agentos.userland.cli.columns import table_width
+from agentos.userland.cli.common import Failed, agent_fields, check_reply, kernel, kernel_options, print_json
 from agentos.userland.cli.kernel.run import state_dir_option
 from agentos.userland.cli.times import format_time
 

@@ -1,4 +1,4 @@
-"""Says every half minute how far the tests are, in plain lines, and names a failed test at once."""
+"""Says every half minute how far the tests are, in plain lines, and names a failed test and its error at once."""
 
 import threading
 import time
@@ -6,6 +6,7 @@ import time
 import pytest
 
 INTERVAL = 30.0  # seconds
+MAX_ERROR, ERROR_LINES = 1000, 5  # characters of a failed test's error that are said at once
 
 
 class Progress:
@@ -30,7 +31,7 @@ class Progress:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed += 1
-            self._reporter.write_line(f"FAILED in {report.when}: {report.nodeid}")
+            self._reporter.write_line(f"FAILED in {report.when}: {report.nodeid}: {summary(report)}")
         if report.when == "teardown":
             self._ended += 1
 
@@ -57,6 +58,13 @@ class Progress:
                 f"{part} %: {self._ended:,} of {self._total:,} tests, {self._failed} failed, "
                 f"{passed // 60:.0f} min {passed % 60:02.0f} s"
             )
+
+
+def summary(report: pytest.TestReport) -> str:
+    """The error of a failed test in one line, and where it was raised."""
+    text = [line for line in report.longreprtext.splitlines() if line.strip()]
+    said = [line.removeprefix("E ").strip() for line in text if line.startswith("E ")]
+    return " / ".join((*said[:ERROR_LINES], *text[-1:]))[:MAX_ERROR]
 
 
 def register(config: pytest.Config) -> None:

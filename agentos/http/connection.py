@@ -93,6 +93,7 @@ class HTTPConnection:
     began: float = field(factory=trio.current_time)
     _response_sent: bool = False  # our side has sent everything
     _is_websocket: bool = False
+    _is_gone: bool = False  # the client; what is cancelled while it is handled never tells the application of its end
     is_kept: bool = False  # the application has said so, by ``keep`` in the scope's extensions
     scope: trio.CancelScope = field(factory=trio.CancelScope)  # of all that is done for it
     _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
@@ -162,7 +163,7 @@ class HTTPConnection:
                     if sending.cancelled_caught:
                         self._stream.socket.close()
             except DISCONNECTED:  # the reader would take all first that the client had sent, at the pace of its limits
-                self._read_timeout.cancel()
+                self._is_gone = True
         elif isinstance(event, Updated):
             self._set_idle(event.idle)
         elif isinstance(event, Closed):
@@ -189,6 +190,8 @@ class HTTPConnection:
 
     async def _read(self) -> bytes:
         """The next data; empty if the client has disconnected."""
+        if self._is_gone:
+            return b""
         try:
             return bytes(await self._stream.receive_some(self._read_size))
         except DISCONNECTED:

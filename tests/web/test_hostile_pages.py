@@ -220,6 +220,15 @@ def test_a_page_whose_client_is_gone_ends_before_all_that_it_had_sent_is_taken(
     until(lambda: kernel.open_files <= before, f"{before} files", show=lambda: kernel.open_files)
 
 
+def test_a_page_ends_whose_client_closes_it_and_doesnt_wait_for_the_answer(kernel: Kernel, browser: Browser) -> None:
+    before = kernel.open_files
+    for _ in range(20):
+        with open_raw(browser) as (sock, _):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset follows what was sent
+            sock.sendall(frame(CLOSE, struct.pack("!H", 1000)))
+    until(lambda: kernel.open_files <= before, f"{before} files", show=lambda: kernel.open_files)
+
+
 def test_streams_that_a_page_doesnt_read_arent_kept(kernel: Kernel, browser: Browser) -> None:
     with open_raw(browser, buffer=4096) as (sock, _), kernel.connect() as wire:
         for number in range(16):

@@ -280,8 +280,8 @@ class ProviderClient:
 
 
 def seconds_until(opens: float) -> float:
-    """Seconds until a model opens; if that isn't known, until it is looked at again."""
-    return opens - trio.current_time() if opens < math.inf else PROBE_POLL
+    """Seconds until a model opens, 0 if it has meanwhile; if that isn't known, until it is looked at again."""
+    return max(0.0, opens - trio.current_time()) if opens < math.inf else PROBE_POLL
 
 
 def error_for_agent(error: ProviderError, request: Request) -> CallError:

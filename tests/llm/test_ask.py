@@ -10,7 +10,7 @@ from attrs import evolve
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from agentos.llm.ask import ProviderClient
+from agentos.llm.ask import ProviderClient, seconds_until
 from agentos.llm.models.provider_models import MAX_MODELS
 from agentos.llm.providers.provider import (
     Answer,
@@ -467,3 +467,11 @@ async def test_a_model_whose_provider_fails_is_available_again_when_it_has_answe
         nursery.cancel_scope.cancel()
 
     assert [type(event) for event in published] == [ModelPaused, ModelPaused, ModelAvailable]
+
+
+@pytest.mark.parametrize(("opens", "seconds"), [(-1.0, 0.0), (0.0, 0.0), (2.5, 2.5)])
+async def test_a_model_that_has_opened_while_it_was_looked_at_is_waited_for_no_longer(
+    opens: float, seconds: float, autojump_clock: MockClock
+) -> None:
+    await trio.sleep(5)
+    assert seconds_until(trio.current_time() + opens) == seconds

@@ -224,7 +224,9 @@ def test_a_page_ends_whose_client_closes_it_and_doesnt_wait_for_the_answer(kerne
     before = kernel.open_files
     for _ in range(20):
         with open_raw(browser) as (sock, _):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset follows what was sent
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )  # a reset follows what was sent
             sock.sendall(frame(CLOSE, struct.pack("!H", 1000)))
     until(lambda: kernel.open_files <= before, f"{before} files", show=lambda: kernel.open_files)
 

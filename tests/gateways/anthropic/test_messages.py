@@ -86,7 +86,7 @@ async def test_a_stream() -> None:
 
 
 async def test_a_stream_comes_as_it_is_said() -> None:
-    slow = OfflineSettings(per_output=0.2)
+    slow = OfflineSettings(per_output=2)
     async with (
         served(Rule(match="hello", reply="one two"), offline=slow) as here,
         client_of(here) as client,

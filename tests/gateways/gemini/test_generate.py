@@ -97,7 +97,7 @@ async def test_a_stream() -> None:
 
 
 async def test_a_stream_comes_as_it_is_said() -> None:
-    async with served(Rule(match="hello", reply="one two"), offline=OfflineSettings(per_output=0.2)) as here:
+    async with served(Rule(match="hello", reply="one two"), offline=OfflineSettings(per_output=2)) as here:
         ended = list[int]()
 
         def read(client: Any) -> None:

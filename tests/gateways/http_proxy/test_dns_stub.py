@@ -16,6 +16,7 @@ from agentos.gateways.http_proxy import dns_stub
 from agentos.gateways.http_proxy.dns_stub import MAX_CONNECTIONS, DNSStub
 from agentos.gateways.http_proxy.name_table import NameTable
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 A, AAAA, HTTPS, IN = 1, 28, 65, 1
 
@@ -112,7 +113,7 @@ async def serving() -> AsyncIterator[tuple[tuple[str, int], tuple[str, int]]]:
         addresses = udp.getsockname(), tcp.getsockname()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(make_stub().serve, udp, tcp)
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE):
                 yield addresses
             nursery.cancel_scope.cancel()
 

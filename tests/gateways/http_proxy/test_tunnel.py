@@ -11,6 +11,7 @@ from attrs import frozen
 
 from agentos.gateways.http_proxy import tunnel
 from agentos.gateways.http_proxy.tunnel import Traffic, Tunnel, make_buffer
+from tests.support.wire import PATIENCE
 
 from .streams import connected, receive_all
 
@@ -39,7 +40,7 @@ async def tunnelled() -> AsyncIterator[Ends]:
 
     async with client, server, trio.open_nursery() as nursery:
         nursery.start_soon(run)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             yield ends
         nursery.cancel_scope.cancel()
 

@@ -24,6 +24,7 @@ from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import QuotaExceeded
 from tests.support.rights import Notebook
 from tests.support.servers.dns_server import DnsServer, Records, serve_dns
+from tests.support.wire import PATIENCE
 
 AGENT = 7
 NAMES = Names("/home/op", "/etc/agentos")
@@ -148,7 +149,7 @@ async def world(
             charge=quotas.charge,
         )
         nursery.start_soon(partial(proxy.serve, network, caller))
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             yield World(authorizer, dns, notebook, caller, network, limit, nursery, nursery.cancel_scope, quotas)
         nursery.cancel_scope.cancel()
 

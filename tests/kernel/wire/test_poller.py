@@ -14,6 +14,7 @@ import trio
 import trio.testing
 
 from agentos.kernel.wire.poller import BATCH, MAX_PASSED, TURN_SECONDS, Poller
+from tests.support.wire import PATIENCE
 
 Pair = tuple[socket.socket, socket.socket]
 Pairs = Callable[[], Pair]
@@ -128,7 +129,7 @@ async def test_a_hang_up_that_no_task_waits_for_is_reported_once(pairs: Pairs, p
 
     theirs.close()
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await trio.testing.wait_all_tasks_blocked(0.01)  # never, if the poller is woken again and again
     assert await poller.wait(ours.fileno(), reader(ours)) == b""
 

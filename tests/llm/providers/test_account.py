@@ -39,6 +39,7 @@ from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Break, Called, Raw, Refuses, Says, Script, Silent, Text, Thoughts, Trouble, Until
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
 
@@ -307,13 +308,13 @@ async def test_cancelling_closes_the_connection_at_once(world: VendorWorld, scri
 
     async with trio.open_nursery() as asking:
         asking.start_soon(provider.answer, QUESTION, deaf)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             while not world.vendor.exchanges:
                 await trio.sleep(0.01)
             await world.vendor.exchanges[0].began.wait()
         asking.cancel_scope.cancel()
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await world.vendor.exchanges[0].left.wait()
     assert (await provider.answer(QUESTION, deaf)).text == "42"
 
@@ -352,7 +353,7 @@ async def test_a_listener_may_fail_and_the_connection_is_closed(world: VendorWor
     with pytest.raises(LookupError):
         await provider.answer(QUESTION, hear)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await world.vendor.exchanges[0].left.wait()
     assert (await provider.answer(QUESTION, deaf)).text == "42"
 

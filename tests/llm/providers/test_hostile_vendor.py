@@ -19,6 +19,7 @@ from agentos.llm.settings import Timeouts
 from agentos_sdk.values import Usage
 from tests.contracts.worlds import VENDORS, VendorWorld, openai
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
+from tests.support.wire import PATIENCE
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
 
@@ -196,7 +197,7 @@ async def test_a_line_without_an_end_is_left(world: VendorWorld) -> None:
     with pytest.raises(Failing, match="an event of more than 1 MiB"):
         await provider.answer(QUESTION, deaf)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await world.vendor.exchanges[0].left.wait()
 
 
@@ -208,7 +209,7 @@ async def test_a_refusal_without_an_end_is_cut_off(world: VendorWorld, status: i
     with pytest.raises(error, match="because because"):
         await provider.answer(QUESTION, deaf)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await world.vendor.exchanges[0].left.wait()
     assert (await provider.answer(QUESTION, deaf)).text == "42"
 

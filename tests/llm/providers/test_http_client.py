@@ -13,6 +13,7 @@ from agentos.llm.providers.provider import Delta, Denied, Failing, Message, Ques
 from agentos.llm.settings import LLMSettings
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Says, Text
+from tests.support.wire import PATIENCE
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
 NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -103,7 +104,7 @@ async def test_a_proxy_is_used(world: VendorWorld, monkeypatch: pytest.MonkeyPat
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, take, listeners)
         nursery.start_soon(ask)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             head = await receive.receive()
         nursery.cancel_scope.cancel()
     await provider.aclose()

@@ -23,6 +23,7 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.values import Tool
 from tests.contracts.worlds import VendorWorld, anthropic, gemini, openai
 from tests.llm.vendors.script import Raw, Refuses, Says, Text, Until
+from tests.support.wire import PATIENCE
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")], tools=[Tool("now")])
 MAKE = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
@@ -150,7 +151,7 @@ async def test_an_end_that_says_that_it_broke_off_may_pass(worlds: Mapping[str, 
 async def test_a_connection_that_stays_open_after_the_end_is_left(worlds: Mapping[str, VendorWorld]) -> None:
     provider = await worlds["openai"].meet(Says([Raw(sse(FINE, STOP) + DONE), Until()], finish=None))
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         assert (await provider.answer(QUESTION, deaf)).text == "fine"
 
 

@@ -19,6 +19,7 @@ import trio
 from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.jail import a_plan, kill, line, python, run, start_spawner
+from tests.support.wire import PATIENCE
 
 RISKY = {
     "ptrace": 101,
@@ -400,5 +401,5 @@ async def test_with_root_its_uid_is_unknown_to_the_host_and_without_root_it_is_t
 
     assert uids == {str(os.geteuid())} if os.geteuid() else all(int(uid) >= 1610612736 for uid in uids)
     assert {Path(f"/proc/{sandbox.program}").stat().st_uid} == {int(uid) for uid in uids}
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await kill(sandbox)

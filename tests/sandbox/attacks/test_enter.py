@@ -28,6 +28,7 @@ from tests.sandbox import jail
 from tests.sandbox.jail import PYTHON, SDK, Belongings, a_plan, kill, line, python, zygote_closes
 from tests.sandbox.test_failing_steps import AFTER_THE_LAST_STEP, BROKEN, NO, Broken, broken
 from tests.support.runs.rounds import rounds
+from tests.support.wire import PATIENCE
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 JOINED = ("user", "cgroup", "uts", "ipc", "net")
@@ -205,7 +206,7 @@ async def test_it_sees_its_own_processes_alone_and_the_other_keeps_its_proc(spaw
     entered = await spawner.enter(agent, python_beside(code))
 
     assert await line(entered) == "[1, 2]\n"
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         seen, own = (await line(agent)).rsplit(" ", 1)
     assert seen.startswith("[1, 2, ")
     assert own == "2\n"
@@ -254,7 +255,7 @@ time.sleep(600)
     entered = await spawner.enter(agent, python_beside(code))
     assert await line(entered) == "started\n"
 
-    with trio.fail_after(60):  # the pipe's end comes when the last of them has ended
+    with trio.fail_after(PATIENCE):  # the pipe's end comes when the last of them has ended
         await entered.kill()
         assert (await jail.ended(entered)).status == Status(None, signal.SIGKILL)
 
@@ -282,7 +283,7 @@ async def test_it_ends_with_the_agent_even_if_no_caller_waits_for_it(spawner: Sp
 
     agent.signal(signal.SIGKILL if how == "killed" else signal.SIGTERM)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await agent.wait()
         assert [(await one.wait()).signal for one in entered] == [signal.SIGKILL] * 3
     for one in (agent, *entered):
@@ -307,7 +308,7 @@ async def test_a_sandbox_that_ends_meanwhile_is_an_error_or_ends_it_too(spawner:
 
     for delay in range(24):
         agent = await an_agent(spawner)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_kill_after, agent, delay / 2000)
                 try:

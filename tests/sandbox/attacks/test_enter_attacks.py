@@ -13,6 +13,7 @@ from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.attacks.test_enter import beside
 from tests.sandbox.jail import Belongings, kill, line, python
+from tests.support.wire import PATIENCE
 
 # It knows those that are still ours by their command line, which is the zygote's until they exec. What it got before
 # that look, it got from one of ours.
@@ -89,7 +90,7 @@ async def test_an_entering_process_cant_be_looked_into_written_to_or_robbed(spaw
     entered = 0
     found = b""
 
-    with trio.fail_after(120):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
 
             async def hear() -> None:
@@ -116,7 +117,7 @@ async def test_a_process_killed_on_the_way_in_is_an_error_and_leaves_nothing(spa
     before = Belongings.now()
     errors = 0
 
-    with trio.fail_after(120):
+    with trio.fail_after(PATIENCE):
         while errors < 20:
             try:
                 await jail.ended(await spawner.enter(agent, without_landlock(beside("/bin/true"))))
@@ -125,7 +126,7 @@ async def test_a_process_killed_on_the_way_in_is_an_error_and_leaves_nothing(spa
 
     assert Belongings.now() == before
     assert agent.status is None
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await kill(agent)  # which would wait for whoever wasn't waited for
 
 
@@ -135,12 +136,12 @@ async def test_a_process_stopped_on_the_way_in_can_be_given_up(spawner: Spawner)
     before = Belongings.now()
     given_up = 0
 
-    with trio.fail_after(120):
+    with trio.fail_after(PATIENCE):
         while given_up < 10:
             with trio.move_on_after(0.1) as scope:
                 await kill(await spawner.enter(agent, without_landlock(beside("/bin/sleep", "600"))))
             given_up += scope.cancelled_caught
 
     assert Belongings.now() == before
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await kill(agent)

@@ -16,6 +16,7 @@ from agentos_attacks.harness import ACCEPTED_CHECKS, ATTACKER, CHECK_SECONDS, PR
 from agentos_attacks.inside.checks import BY_NAME
 from tests.sandbox import jail
 from tests.sandbox.jail import a_plan, line, python
+from tests.support.wire import PATIENCE
 
 WALLS = [
     name
@@ -105,7 +106,7 @@ with socket.create_server(('198.18.7.9', 5433)) as server:
     server.accept()
 """
     deceiver = await start(spawner, python(listener, **FILTERED))
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         assert await line(deceiver) == "here\n"
 
     knock = (

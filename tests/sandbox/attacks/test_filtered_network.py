@@ -20,6 +20,7 @@ from tests.sandbox import jail
 from tests.sandbox.attacks.test_enter import beside
 from tests.sandbox.jail import Belongings, kill, line, python
 from tests.sandbox.start.test_listen import FOREVER
+from tests.support.wire import PATIENCE
 
 KNOCK = """
 import socket, sys
@@ -57,7 +58,7 @@ def knock(*places: str) -> tuple[Step, ...]:
 
 async def greet(listener: socket.socket) -> None:
     """Answer one connection with the address that it was made to."""
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         connection, _ = await trio.socket.from_stdlib_socket(listener).accept()
     with connection:
         await connection.send(b"%s:%s" % tuple(str(part).encode() for part in connection.getsockname()))

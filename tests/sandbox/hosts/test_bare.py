@@ -26,6 +26,7 @@ from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, kill, line, run, start_spawner
+from tests.support.wire import PATIENCE
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 PATH = {"PATH": "/usr/bin:/bin"}
@@ -194,7 +195,7 @@ else:
 
     sandbox.signal(signal.SIGTERM)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         assert sorted((await jail.ended(sandbox)).out.split()) == ["15", "heard"]
 
 
@@ -204,7 +205,7 @@ async def test_kill_ends_its_process_group(spawner: Spawner) -> None:
     while seen != "++":
         seen += await line(sandbox)
 
-    with trio.fail_after(60):  # the pipe's end comes when the last of them has ended
+    with trio.fail_after(PATIENCE):  # the pipe's end comes when the last of them has ended
         await sandbox.kill()
         assert (await jail.ended(sandbox)).status == Status(None, signal.SIGKILL)
 
@@ -212,7 +213,7 @@ async def test_kill_ends_its_process_group(spawner: Spawner) -> None:
 async def test_what_is_left_of_its_group_ends_with_the_program(spawner: Spawner) -> None:
     code = "import os, time; os.fork() or time.sleep(600)"
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         assert (await run(spawner, python(code))).status == Status(0, None)
 
 
@@ -241,7 +242,7 @@ async def test_a_frozen_program_stands_still_until_it_is_thawed(spawner: Spawner
     sandbox.freeze()
 
     assert len(stats) == 2
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         while states() != {"T"}:
             await trio.sleep(0.01)
         sandbox.thaw()
@@ -276,7 +277,7 @@ trio.run(main, Spawner.start())
 """
     process = await trio.lowlevel.open_process([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         pidfd = os.pidfd_open(int(await process.stdout.receive_some()))
 
         process.kill()

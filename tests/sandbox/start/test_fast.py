@@ -29,6 +29,7 @@ from tests.sandbox import jail
 from tests.sandbox.jail import PYTHON, SDK, Belongings, a_plan, kill, line, outer, run, zygote_closes
 from tests.sandbox.test_failing_steps import NO, PR_SET_DUMPABLE, Broken, broken
 from tests.support.runs.rounds import rounds
+from tests.support.wire import PATIENCE
 
 ROOT = str(Path(s.__file__).resolve().parents[2])  # what the zygote imports our package from
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
@@ -354,7 +355,7 @@ async def test_kill_ends_all_that_it_started(spawner: Spawner) -> None:
     while seen != "+++":
         seen += await line(sandbox)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await sandbox.kill()
         assert (await jail.ended(sandbox)).status == Status(None, signal.SIGKILL)
 

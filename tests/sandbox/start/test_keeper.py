@@ -152,7 +152,7 @@ trio.run(main, Spawner.start())
 """
     process = await trio.lowlevel.open_process([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         pidfds = [os.pidfd_open(int(pid)) for pid in (await process.stdout.receive_some()).split()]
 
         process.kill()

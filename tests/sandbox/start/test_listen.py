@@ -18,6 +18,7 @@ from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.attacks.test_enter import beside, python_beside
 from tests.sandbox.jail import Belongings, kill, line, python, zygote_closes
+from tests.support.wire import PATIENCE
 
 SO_NETNS_COOKIE = 71
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
@@ -48,7 +49,7 @@ async def test_a_program_reaches_us_at_its_own_loopback(spawner: Spawner) -> Non
     agent = await spawner.spawn(python(CALLER))
 
     with await listen(spawner, agent, 4711) as listener:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             connection, _ = await trio.socket.from_stdlib_socket(listener).accept()
         await connection.send(b"from outside")
         assert await connection.recv(100) == b"thanks"
@@ -64,7 +65,7 @@ async def test_one_that_the_policy_names_is_there_before_the_program(spawner: Sp
 
     with agent.sockets[0] as listener:
         assert (listener.getsockname(), listener.getblocking()) == (("127.0.0.1", 80), False)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             connection, _ = await trio.socket.from_stdlib_socket(listener).accept()
         with connection:
             await connection.send(b"from outside")

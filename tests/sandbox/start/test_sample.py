@@ -15,6 +15,7 @@ from agentos.sandbox.start import sample
 from agentos.sandbox.start.sample import MAX_RANGES, MemoryRange, read_written, take_sample
 from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox.jail import PYTHON, SDK, child_of, kill, line, python, run
+from tests.support.wire import PATIENCE
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -33,7 +34,7 @@ async def test_a_waiting_program_has_copied_what_a_script_writes_to(spawner: Spa
     await spawner.builder.build(python(FOREVER))
 
     init = spawner.builder._waiting.jails[-1].process.pid
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         while not (program := child_of(init)):
             await trio.sleep(0.01)
         # Not those that were mapped later, nor those that another process has left to this one.

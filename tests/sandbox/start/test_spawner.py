@@ -17,6 +17,7 @@ from agentos.sandbox.status import Status
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan, kill, line, python, run, zygote_closes
 from tests.support.runs.rounds import rounds
+from tests.support.wire import PATIENCE
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 
@@ -196,7 +197,7 @@ time.sleep(600)
     sandbox = await spawner.spawn(python(code))
     assert await line(sandbox) == "started\n"
 
-    with trio.fail_after(60):  # the pipe's end comes when the last of them has ended
+    with trio.fail_after(PATIENCE):  # the pipe's end comes when the last of them has ended
         await sandbox.kill()
         assert (await jail.ended(sandbox)).status == Status(None, signal.SIGKILL)
 
@@ -224,7 +225,7 @@ async def test_a_frozen_program_stands_still_until_it_is_thawed(spawner: Spawner
     sandbox.freeze()
 
     stat = Path(f"/proc/{sandbox.program}/stat")
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         while stat.read_text().rsplit(")", 1)[1].split()[0] != "T":
             await trio.sleep(0.01)
         sandbox.thaw()
@@ -254,7 +255,7 @@ def states():
 while 'Z' in set(states()): pass
 print('clean')
 """
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         ended = await run(spawner, python(code))
     assert (ended.out, ended.err) == ("clean\n", "")
 
@@ -334,12 +335,12 @@ async def test_a_directory_that_doesnt_exist_is_a_clear_error(spawner: Spawner) 
 async def test_an_end_is_told_although_another_process_still_holds_the_pipe_for_the_last_word(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(python("import signal; signal.pause()"))
     place = f"/proc/{sandbox.pid}/fd"
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         while len(names := os.listdir(place)) > 1:  # the shim closes all but that pipe
             await trio.lowlevel.checkpoint()
     held = os.open(f"{place}/{names[0]}", os.O_WRONLY | os.O_CLOEXEC)
     try:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             await kill(sandbox)
     finally:
         os.close(held)

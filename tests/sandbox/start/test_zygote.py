@@ -18,6 +18,7 @@ from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run, start_spawner
 from tests.support.kernel import until
+from tests.support.wire import PATIENCE
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 
@@ -141,7 +142,7 @@ trio.run(main, Spawner.start())
         lambda: subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=Path(SDK).parents[1])
     )
     assert process.stdout is not None
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         pids = [int(pid) for pid in (await trio.to_thread.run_sync(process.stdout.readline)).split()]
         assert len(pids) == 8, "the zygote, three with a program each, and one that was built ahead"
         pidfds = [os.pidfd_open(pid) for pid in pids]

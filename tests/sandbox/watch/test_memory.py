@@ -158,7 +158,7 @@ async def watched_sandboxes(spawner: Spawner, *codes: str, memory: int = LIMIT) 
 async def test_a_memory_hog_is_killed(spawner: Spawner, hog: str) -> None:
     async with watched_sandboxes(spawner, HOGS[hog]) as [one], a_watcher() as watcher:
         watcher.add(1, one.sandbox.pid, LIMIT, one.end, tmpfs=one.sandbox.tmpfs.values())
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             status = await one.sandbox.wait()
 
     assert status.signal == signal.SIGKILL
@@ -212,7 +212,7 @@ async def test_a_host_without_landlock_has_no_dev_zero_where_nobody_counts_memor
 async def test_a_program_that_hides_what_it_has_open_may_go_on(spawner: Spawner) -> None:
     hides = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print('hidden', flush=True); signal.pause()"
     async with watched_sandboxes(spawner, hides, MANY) as [modest, hog], a_watcher() as watcher:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             assert await line(modest.sandbox) == "hidden\n"
             watcher.add(1, modest.sandbox.pid, LIMIT, modest.end)
             watcher.add(2, hog.sandbox.pid, LIMIT, hog.end)
@@ -225,7 +225,7 @@ async def test_a_process_that_hides_its_open_files_is_killed_for_the_memory_it_h
     hides = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); kept = take(150 * MIB); signal.pause()"
     async with watched_sandboxes(spawner, hides) as [one], a_watcher() as watcher:
         watcher.add(1, one.sandbox.pid, LIMIT, one.end)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             status = await one.sandbox.wait()
 
     assert status.signal == signal.SIGKILL
@@ -242,7 +242,7 @@ for _ in range(5): fork(touch)
 signal.pause()
 """
     async with watched_sandboxes(spawner, shares, MANY) as [modest, hog], a_watcher() as watcher:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             said = ""
             while said.count("touched") < 5:
                 said += await line(modest.sandbox)
@@ -267,7 +267,7 @@ for _ in range(2): fork(look)
 signal.pause()
 """
     async with watched_sandboxes(spawner, maps, MANY) as [modest, hog], a_watcher() as watcher:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             said = ""
             while said.count("looked") < 2:
                 said += await line(modest.sandbox)
@@ -307,7 +307,7 @@ print('cloned', flush=True)
 signal.pause()
 """
     async with watched_sandboxes(spawner, like_vfork, MANY) as [modest, hog], a_watcher() as watcher:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             assert await line(modest.sandbox) == "cloned\n"
             assert sum(one.rss for one in _members(modest.sandbox)) > LIMIT, "the test's premise"
             watcher.add(1, modest.sandbox.pid, LIMIT, modest.end)
@@ -320,7 +320,7 @@ signal.pause()
 async def test_a_group_is_bounded_together_with_the_groups_in_it(spawner: Spawner) -> None:
     half = "kept = take(60 * MIB); print('taken', flush=True); signal.pause()"
     async with watched_sandboxes(spawner, half, half) as [parent, child], a_watcher() as watcher:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             await line(parent.sandbox)
             await line(child.sandbox)
             watcher.add(1, parent.sandbox.pid, LIMIT, parent.end)
@@ -333,7 +333,7 @@ async def test_a_group_is_bounded_together_with_the_groups_in_it(spawner: Spawne
 async def test_a_further_program_of_an_agents_counts_for_it(spawner: Spawner) -> None:
     half = "kept = take(60 * MIB); print('taken', flush=True); signal.pause()"
     async with watched_sandboxes(spawner, half, half) as [agent, beside], a_watcher() as watcher:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             await line(agent.sandbox)
             await line(beside.sandbox)
             watcher.add(1, agent.sandbox.pid, LIMIT, agent.end)
@@ -348,7 +348,7 @@ async def test_a_sandbox_that_is_removed_is_watched_no_longer(spawner: Spawner) 
         watcher.add(1, free.sandbox.pid, LIMIT, free.end)
         watcher.add(2, hog.sandbox.pid, LIMIT, hog.end)
         watcher.remove(1)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             await hog.sandbox.wait()
 
     assert (len(hog.exceeded), free.exceeded) == (1, [])
@@ -367,7 +367,7 @@ print('waited', flush=True)
 signal.pause()
 """
     async with watched_sandboxes(spawner, orphan) as [one]:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             said = ""
             while said.count("\n") < 2:
                 said += await line(one.sandbox)

@@ -60,7 +60,7 @@ async def test_notes_are_written_soon_and_in_the_order_of_all(tmp_path: Path) ->
         number = await audit.intend(entry("the act"))
         audit.note(entry("the outcome", phase="outcome", outcome="ok", duration=0.25, intent=number))
         audit.note(READ)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             while len(told(tmp_path / "audit")) < 4:
                 await trio.sleep(0.01)
 

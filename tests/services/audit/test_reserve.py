@@ -82,7 +82,7 @@ async def refused(audit: Audit, **who: object) -> Unavailable:
 
 async def accepted(audit: Audit) -> None:
     """Come back when an agent's act is announced again."""
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         while True:
             try:
                 await audit.intend(entry("again"))

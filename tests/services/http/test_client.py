@@ -9,6 +9,7 @@ from agentos.services.http.destination import Destination
 from agentos.services.http.egress import Egress
 from agentos.services.http.request import Hop, OutgoingRequest, Permit
 from agentos_sdk.errors import CallError, PermissionDenied
+from tests.support.wire import PATIENCE
 
 from .test_secret_requests import Server, allow, follow, plain, serving
 
@@ -37,7 +38,7 @@ async def test_a_request_that_is_denied_while_it_waits_for_its_turn_is_not_sent(
         with pytest.raises(PermissionDenied):
             await send("/last", Permit(allow, follow, lambda to: next(iter(denied), None)))
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with serving(answer) as server, trio.open_nursery() as nursery:
             for _ in range(MAX_REQUESTS):
                 nursery.start_soon(send, "/", Permit(allow, follow, lambda to: None))
@@ -87,7 +88,7 @@ async def test_a_redirect_that_is_denied_before_its_first_response_ends_is_not_f
         release.set()
         return hop
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with serving(answer) as server:
             with pytest.raises(PermissionDenied):
                 async with client.request(OWNER, to(server, "/"), Permit(allow, follow_and_deny, find_refusal)):
@@ -123,7 +124,7 @@ async def test_a_redirects_body_in_chunks_of_a_byte_holds_up_no_other_task(head:
             await stream.send_all(begin.encode() + b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
 
     permit = Permit(allow, follow, lambda to: None)
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with serving(answer) as server:
             async with client.request(OWNER, to(server, "/next"), permit):
                 pass  # what has to be loaded is

@@ -15,6 +15,7 @@ from agentos.services.mail.mailbox import MAX_BATCH_BYTES, MAX_BYTES, MAX_MESSAG
 from agentos.services.mail.mailboxes import MAX_NAMES, Mailboxes
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
 from tests.support.runs.rounds import rounds
+from tests.support.wire import PATIENCE
 
 SIZES = st.sampled_from(
     [0, 1, 10, 1 << 10, MAX_BATCH_BYTES // 2, MAX_BATCH_BYTES - 1, MAX_BATCH_BYTES, MAX_BATCH_BYTES + 1, MAX_BYTES]
@@ -122,7 +123,7 @@ async def test_as_many_readers_wake_as_messages_are_put_back() -> None:
         await mailbox.wait()
         taken.extend(bodies(mailbox.take(1)))
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(read)

@@ -12,6 +12,7 @@ from agentos.services.metrics.figures import AgentFigures, MeasuredAgent, Readin
 from agentos.services.metrics.kernel_figures import LAG_INTERVAL, LoopCounts, LoopLag
 from agentos.services.metrics.sampler import MAX_ENDED, AgentSources, Sampler
 from agentos_sdk.values import ResourceUsage
+from tests.support.wire import PATIENCE
 
 MIB = 1 << 20
 
@@ -153,7 +154,7 @@ async def test_a_caller_that_asks_gets_a_sample_and_the_agent_is_sampled_by_itse
     assert [found.cpu_seconds for found in sampler.live()] == [None, 0.5]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sampler.serve)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             while agents.asked.count([2]) < 3:
                 await trio.sleep(0.05)
         nursery.cancel_scope.cancel()

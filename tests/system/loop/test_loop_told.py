@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentic import AgenticLoop
+from agentic import AgenticLoop, TaskResult
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE, SEND
@@ -69,17 +69,17 @@ def test_only_the_operators_messages_are_told_to_the_model(kernel: Kernel) -> No
 
 
 def test_a_task_stops_after_its_step_and_is_resumed_without_doing_it_again(kernel: Kernel) -> None:
-    thread = in_thread(kernel, lambda loop: loop.run("slow", task_id="told-2"))
+    ended = list[TaskResult]()
+    thread = in_thread(kernel, lambda loop: ended.append(loop.run("slow", task_id="told-2")))
     until(lambda: is_started(kernel, "told-2"), "the command runs")
     with kernel.client() as client:
         client.send_message({"task": "stop"}, to_name="told-2")
         let_go(client, "told-2")
-        stopped = AgenticLoop(client).resume("told-2")
+        thread.join(PATIENCE)
         result = AgenticLoop(client).resume("told-2")
 
-    assert (stopped.status, stopped.steps) == ("stopped", 1)
+    assert [(one.status, one.steps) for one in ended] == [("stopped", 1)]
     assert (result.status, result.steps) == ("done", 2)
-    thread.join(PATIENCE)
 
 
 def test_a_task_that_is_over_goes_on_with_its_conversation_and_a_budget_of_its_own(kernel: Kernel) -> None:

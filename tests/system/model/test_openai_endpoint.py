@@ -193,6 +193,7 @@ def test_what_is_asked_here_counts_for_the_agents_own_budget(kernel: Kernel, cli
     """
     budget = {"budget": [{"calls": 1, "per": "1d"}]}
 
-    for name, more in (("jailed", {}), ("connected", {"network": True})):
+    agents: dict[str, dict[str, Any]] = {"jailed": {}, "connected": {"network": True}}
+    for name, more in agents.items():
         found = said(client, kernel, name, code(ASKS_ENDPOINT, script), llm=budget, **more)
         assert found == ["insufficient_quota", True]

@@ -56,6 +56,10 @@ def echo(number: object, given: dict[str, Any]) -> object:
     return given.get("text", "")
 
 
+def variable(number: object, given: dict[str, Any]) -> object:
+    return os.environ.get(given["name"], "")
+
+
 def roots(number: object, given: dict[str, Any]) -> object:
     return json.dumps(ask("roots/list", {}))
 
@@ -234,6 +238,7 @@ TOOLS: dict[str, tuple[Tool, str]] = {
     for tool in (
         *(
             echo,
+            variable,
             roots,
             sample,
             elicit,

@@ -56,6 +56,26 @@ RELAY_INSIDE = "/agent/relay.py"
 """Where a relay in a jail has its own script, to give to a child."""
 
 
+ASKS_ENDPOINT = """
+import json, os, urllib.error, urllib.request
+
+def ask(text, **more):
+    body = json.dumps({"model": "offline", "messages": [{"role": "user", "content": text}], **more}).encode()
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as reply:
+        return reply.read().decode()
+
+def whole(text, **more):
+    return json.loads(ask(text, **more))["choices"][0]["message"]["content"]
+
+def streamed(text):
+    events = [json.loads(line[6:]) for line in ask(text, stream=True).splitlines() if line.startswith("data: {")]
+    return "".join(each["choices"][0]["delta"].get("content") or "" for each in events if each["choices"])
+"""
+"""Asks the OpenAI endpoint without its package, which takes a second of CPU time to import."""
+
+
 def write(kernel: Kernel, name: str, text: str) -> str:
     """A script in the kernel's place; its path."""
     path = kernel.place / name
@@ -135,6 +155,12 @@ def use_up_burst(wire: Wire, path: str) -> None:
 def as_agent(kernel: Kernel, number: int) -> AgentOSClient:
     """A client on an agent's own socket: who comes in there is that agent."""
     return AgentOSClient(str(kernel.runtime / f"{number}.sock"), PATIENCE)
+
+
+def act(kernel: Kernel, number: int, method: str, **arguments: object) -> Any:
+    """What an agent is answered to a call that is made in its name."""
+    with as_agent(kernel, number) as agent:
+        return getattr(agent, method)(**arguments)
 
 
 def have_ended(path: Path, count: int) -> bool:

@@ -1,7 +1,7 @@
 """Streams of SUBSCRIBE and connections that end: what they leave behind, and slow readers."""
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import Connect, OwnKernel
+from tests.conftest import Connect
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     CANCEL,
@@ -48,19 +48,16 @@ def test_what_an_ended_connection_wanted_is_forgotten(kernel: Kernel, client: Ag
     until(lambda: emit(wire, "custom.x") == 0, "the agent has ended")
 
 
-def test_a_life_begins_without_the_subscriptions_of_the_one_before(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
+def test_a_life_begins_without_the_subscriptions_of_the_one_before(kernel: Kernel, client: AgentOSClient) -> None:
     number = kernel.spawn("w", restart="permanent", backoff={"first": "10ms"})
     with kernel.connect() as wire, kernel.connect_as(number) as worker:
         subscribe(worker, "custom.*")
         assert emit(wire, "custom.x") == 1
-        with kernel.client() as client:
-            client.restart("w")
+        client.restart("w")
         assert emit(wire, "custom.x") == 0
 
 
-def test_a_reader_that_stops_loses_the_oldest_and_harms_no_other(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
+def test_a_reader_that_stops_loses_the_oldest_and_harms_no_other(kernel: Kernel) -> None:
     with kernel.connect() as wire, kernel.connect() as stopped, kernel.connect() as reading:
         stream(stopped, "custom.*")
         stream(reading, "custom.last")

@@ -1,14 +1,14 @@
 """Each event is published by a real kernel in which the real thing happens, at the right moment."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import OwnKernel
 from tests.llm.vendors.script import Refuses, Says, Text
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, running, shared, until
 from tests.support.servers.vendor import vendor
 from tests.support.wire import (
     DELETE,
@@ -20,6 +20,7 @@ from tests.support.wire import (
     SUBSCRIBE,
     THINK,
     Wire,
+    frame,
 )
 from tests.system.agents import in_state, info, up
 from tests.system.lives.test_containers import child
@@ -76,6 +77,12 @@ class Watcher:
         return [event["data"].get("state", event["type"]) for event in about]
 
 
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(child("stable")) as started:
+        yield started
+
+
 @pytest.fixture
 def watcher(wire: Wire) -> Watcher:
     return Watcher(wire)
@@ -127,8 +134,7 @@ def test_each_type_of_the_reference_is_published_when_it_happens() -> None:
             assert TYPES - {event["type"] for event in watcher.seen} == elsewhere
 
 
-def test_the_events_of_an_agent_are_in_the_order_in_which_they_happened(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("stable"))
+def test_the_events_of_an_agent_are_in_the_order_in_which_they_happened(kernel: Kernel) -> None:
     with kernel.client() as client, kernel.connect() as wire:
         watcher = Watcher(wire)
         up(client.spawn("a", command=SOON_FAILS, restart="permanent", max_restarts=1, backoff={"first": 0.1}))
@@ -190,8 +196,8 @@ def test_no_event_has_a_value_or_the_text_of_a_message(kernel: Kernel, watcher: 
 def test_an_agent_that_is_refused_in_a_loop_gets_few_events_and_a_count(kernel: Kernel, watcher: Watcher) -> None:
     number = kernel.spawn("stubborn")
     with kernel.connect_as(number) as agent:
-        for _ in range(1000):
-            assert agent.call(READ, {"path": "/etc/shadow"})["code"] == "permission_denied"
+        agent.write(frame(READ, {"path": "/etc/shadow"}) * 1000)
+        assert {reply.json["code"] for reply in agent.replies(1000)} == {"permission_denied"}
     counted = watcher.wait("SYSCALL_BLOCKED", rule=None)
 
     alone = [event for event in watcher.seen if event["type"] == "SYSCALL_BLOCKED" and event["data"]["rule"]]

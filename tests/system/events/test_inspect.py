@@ -2,17 +2,24 @@
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentos.userland.cli.agents.inspect import start_facts
 from agentos_sdk import AgentOSClient, connect
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.support.wire import PATIENCE
-from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
+from tests.system.agents import SLEEPER, act, in_state, info, known, up, write
 
 SLEEP = ["sleep", "1000"]
+
+
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared('[http]\nupstream_proxy = "http://proxy.test:3128"\n') as started:
+        yield started
 
 
 def test_it_tells_what_an_agent_was_started_with_and_what_it_is(kernel: Kernel, client: AgentOSClient) -> None:
@@ -110,9 +117,9 @@ async def test_on_trio_it_is_typed(kernel: Kernel, client: AgentOSClient) -> Non
 
 
 def test_family_is_shown_with_states(kernel: Kernel, client: AgentOSClient) -> None:
-    boss = relay(kernel, client, "boss")
-    child = up(ask(client, boss, "spawn", name="child", command=SLEEP))["id"]
-    up(ask(client, boss, "spawn", name="over", command=SLEEP))
+    boss = up(client.spawn("boss", command=SLEEP))["id"]
+    child = up(act(kernel, boss, "spawn", name="child", command=SLEEP))["id"]
+    up(act(kernel, boss, "spawn", name="over", command=SLEEP))
     client.kill("over", grace=0)
 
     assert up(client.inspect("boss"))["children"] == [{"id": child, "name": "child", "state": "running"}]
@@ -122,22 +129,22 @@ def test_family_is_shown_with_states(kernel: Kernel, client: AgentOSClient) -> N
 def test_an_agent_sees_itself_and_its_descendants_without_what_is_the_hosts(
     kernel: Kernel, client: AgentOSClient
 ) -> None:
-    boss = relay(kernel, client, "boss", permissions=TALKS)
-    child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
+    boss = up(client.spawn("boss", write(kernel, "sleeper.py", SLEEPER)))["id"]
+    child = up(act(kernel, boss, "spawn", name="child", script="/agent/sleeper.py"))["id"]
 
     for who in (boss, child):
-        found = up(ask(client, boss, "inspect", agent_id=who))
+        found = up(act(kernel, boss, "inspect", agent_id=who))
         assert (found["outer"], found["cgroups"], found["spec"]["script"]) == (None, None, None)
         assert str(kernel.place) not in str(found)
 
 
 def test_an_agent_cant_inspect_its_parent_or_a_sibling(kernel: Kernel, client: AgentOSClient) -> None:
-    boss = relay(kernel, client, "boss", permissions=TALKS)
-    child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
+    boss = up(client.spawn("boss", command=SLEEP))["id"]
+    child = up(act(kernel, boss, "spawn", name="child", command=SLEEP))["id"]
     other = up(client.spawn("other", command=SLEEP))["id"]
 
     for forbidden in (boss, other):
-        reply = ask(client, child, "inspect", agent_id=forbidden)
+        reply = act(kernel, child, "inspect", agent_id=forbidden)
         assert reply["code"] == "permission_denied"
         assert "it is neither you nor an agent that you spawned" in reply["error"]
 
@@ -171,12 +178,10 @@ def test_a_memory_hog_is_listed_with_the_limit_that_it_reached(client: AgentOSCl
     assert up(client.inspect("hog"))["end"]["reason"] == info(client, "hog")["end"]
 
 
-@pytest.mark.usefixtures("kernels")
-def test_it_says_that_a_proxy_judges_addresses() -> None:
-    with running('[http]\nupstream_proxy = "http://proxy.test:3128"\n') as kernel, kernel.client() as client:
-        up(client.spawn("a", command=SLEEP))
+def test_it_says_that_a_proxy_judges_addresses(client: AgentOSClient) -> None:
+    up(client.spawn("a", command=SLEEP))
 
-        found = up(client.inspect("a"))
+    found = up(client.inspect("a"))
 
-        assert found["upstream_proxy"] == "proxy.test:3128"
-        assert dict(start_facts(found))["proxy"] == "proxy.test:3128 resolves names, and judges their addresses"
+    assert found["upstream_proxy"] == "proxy.test:3128"
+    assert dict(start_facts(found))["proxy"] == "proxy.test:3128 resolves names, and judges their addresses"

@@ -26,12 +26,20 @@ while time.process_time() - begun < {}:
 print("worked", flush=True)
 time.sleep(1000)
 """
+SOMETIMES_BUSY = """
+import time
+while True:
+    begun = time.process_time()
+    while time.process_time() - begun < 0.02:
+        pass
+    time.sleep(0.1)
+"""
 MIB = 1 << 20
 TICK = os.sysconf("SC_CLK_TCK")
 CLOSE = 0.05
 
 
-def work(client: AgentOSClient, name: str, seconds: float = 1.0, **more: Any) -> dict[str, Any]:
+def work(client: AgentOSClient, name: str, seconds: float = 0.4, **more: Any) -> dict[str, Any]:
     """An agent that holds 64 MiB and has used CPU time, and now sleeps, as LIST has it."""
     up(client.spawn(name, command=["python3", "-c", WORK.format(seconds)], **more))
     until(lambda: "worked" in lines(client, name, "stdout"), f"{name} has worked")
@@ -93,7 +101,7 @@ def test_the_figures_are_those_of_the_control_group_s_files_and_of_proc(kernel: 
     assert group["cpu_seconds"] == pytest.approx(files["cpu"], rel=CLOSE)
     assert (group["pids"], group["pids_limit"]) == (files["pids"] - 1, 20)  # without the sandbox's PID 1
     assert group["memory_limit_bytes"] == 200 * MIB
-    assert group["cpu_seconds"] >= 1.0
+    assert group["cpu_seconds"] >= 0.4
     assert own["memory"]["rss"] == pytest.approx(process["rss"], rel=CLOSE)
     assert own["memory"]["pss"] == pytest.approx(read_pss(agent["pid"]), rel=CLOSE)
     assert own["memory"]["vms"] == pytest.approx(process["vms"], rel=CLOSE)
@@ -128,11 +136,11 @@ def test_processes_are_counted_as_max_pids_does_whatever_the_sandbox_adds(
 
 def test_a_watched_agent_s_history_adds_up_to_the_cpu_time_that_was_used(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
-    up(client.spawn("busy", command=["python3", "-c", "while True: pass"]))
+    up(client.spawn("busy", command=["python3", "-c", SOMETIMES_BUSY]))
     agent = info(client, "busy")
 
     first, *before = next_sample(client, agent)
-    for _ in range(4):
+    for _ in range(3):
         history, *after = next_sample(client, agent)
 
     at, cpu = history["at"], history["cpu"]
@@ -173,18 +181,18 @@ def test_without_a_control_group_proc_is_read_and_the_source_says_so() -> None:
         assert found["source"].startswith("/proc")
         assert found["cgroup"] is None
         assert 64 * MIB < found["process"]["memory"]["rss"] < 200 * MIB
-        assert found["process"]["cpu_seconds"] >= 0.9
+        assert found["process"]["cpu_seconds"] >= 0.3
         assert history["memory_bytes"][-1] > 64 * MIB
         assert client.cgroup_metrics(agent["id"])["code"] == "not_found"
 
 
 def test_an_ended_agent_keeps_its_total_and_what_is_unknown_is_null(client: AgentOSClient) -> None:
-    up(client.spawn("short", command=["python3", "-c", "import time\nwhile time.process_time() < 0.5: pass"]))
+    up(client.spawn("short", command=["python3", "-c", "import time\nwhile time.process_time() < 0.2: pass"]))
     until(lambda: info(client, "short")["state"] == "exited", "it has ended")
 
     found = metrics(client, info(client, "short")["id"])
 
-    assert found["total_cpu_seconds"] >= 0.4
+    assert found["total_cpu_seconds"] >= 0.15
     assert (found["process"], found["cgroup"], found["uptime_ms"]) == (None, None, 0)
     assert client.cgroup_metrics(found["agent_id"])["code"] == "not_found"
 

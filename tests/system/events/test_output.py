@@ -5,8 +5,8 @@ import time
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 from tests.system.agents import has_full_log, info, lines, up
 
@@ -64,17 +64,6 @@ def test_tail_is_checked(client: AgentOSClient) -> None:
     assert client.logs("tail", tail=2001)["code"] == client.logs("tail", tail=-1)["code"] == "bad_request"
 
 
-def test_followed_logs_go_on_over_restarts_and_end_with_the_agent(client: AgentOSClient) -> None:
-    script = "echo up `date +%s%N`; sleep 1; exit 1"
-    up(client.spawn("again", command=["sh", "-c", script], restart="permanent", max_restarts=2))
-
-    pages = list(client.follow_logs("again"))
-
-    texts = [line["text"] for page in pages for line in page["lines"] if line["stream"] == "stdout"]
-    assert len(texts) == len(set(texts)) == 3
-    assert pages[-1]["lines"][-1]["text"].startswith(("given up", "ended"))
-
-
 def test_what_another_process_still_writes_after_the_end_is_not_in_the_agents_log(client: AgentOSClient) -> None:
     up(client.spawn("leaver", command=["sh", "-c", "(setsid sh -c 'sleep 2; echo late' &); sleep 1"]))
 
@@ -83,9 +72,8 @@ def test_what_another_process_still_writes_after_the_end_is_not_in_the_agents_lo
     assert lines(client, "leaver") == []
 
 
-@pytest.mark.parametrize("flood", ["exec yes", "exec yes ''", "yes >&2 & exec cat /dev/zero", "exec cat /dev/urandom"])
-def test_a_flood_slows_no_other_caller_and_fills_nothing(own_kernel: OwnKernel, flood: str) -> None:
-    kernel = own_kernel()
+@each_row("flood", ["exec yes", "exec yes ''", "yes >&2 & exec cat /dev/zero", "exec cat /dev/urandom"])
+def test_a_flood_slows_no_other_caller_and_fills_nothing(kernel: Kernel, flood: str) -> None:
     with kernel.client() as client:
         before = kernel.rss  # which depends on what the process has imported that it is forked from
         up(client.spawn("flood", command=["sh", "-c", flood]))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
-from tests.support.kernel import environment, until
+from tests.support.kernel import Kernel, environment, shared, until
 from tests.support.wire import NOOP, PATIENCE, READ, THINK
 from tests.system.agents import as_agent, in_state, info, up
 from tests.system.lives.test_containers import child
@@ -27,8 +28,7 @@ OFFLINE = '[llm]\nprovider = "offline"\n[llm.prices]\noffline = { input = 1000, 
 TOKEN = "a-token-for-tests"
 
 
-@pytest.fixture
-def port() -> int:
+def find_port() -> int:
     """A port that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         number: int = held.getsockname()[1]
@@ -59,8 +59,26 @@ def status(port: int, path: str = "/metrics", **headers: str) -> int:
     return 200
 
 
-def test_counters_survive_an_agents_restart(own_kernel: OwnKernel, port: int) -> None:
-    kernel = own_kernel(serve(port) + child("worker"))
+@pytest.fixture(scope="module")
+def served(kernels: None) -> Iterator[tuple[Kernel, int]]:
+    """A kernel, and the port at which it serves its metrics."""
+    broken = child("broken", '["sh", "-c", "sleep 1; exit 3"]', "max_restarts = 0")
+    port = find_port()
+    with shared(serve(port) + child("worker") + broken) as kernel:
+        yield kernel, port
+
+
+@pytest.fixture
+def kernel(served: tuple[Kernel, int]) -> Kernel:
+    return served[0]
+
+
+@pytest.fixture
+def port(served: tuple[Kernel, int]) -> int:
+    return served[1]
+
+
+def test_counters_survive_an_agents_restart(kernel: Kernel, port: int) -> None:
     with kernel.client() as client:
         number = info(client, "worker")["id"]
 
@@ -102,9 +120,7 @@ def scrape_later(port: int, key: tuple[str, ...], value: float) -> dict[tuple[st
     return found
 
 
-def test_an_agent_that_was_given_up_is_counted_as_failed(own_kernel: OwnKernel, port: int) -> None:
-    broken = child("broken", '["sh", "-c", "sleep 1; exit 3"]', "max_restarts = 0")
-    kernel = own_kernel(serve(port) + broken)
+def test_an_agent_that_was_given_up_is_counted_as_failed(kernel: Kernel, port: int) -> None:
     with kernel.client() as client:
         in_state(client, "broken", "failed")
         found = scrape_later(port, ("agentos_agents", "failed"), 1)
@@ -112,8 +128,7 @@ def test_an_agent_that_was_given_up_is_counted_as_failed(own_kernel: OwnKernel, 
         assert found["agentos_agent_starts_total", "broken"] == 1
 
 
-def test_an_ended_agents_counters_go_on_with_the_next_one_of_its_name(own_kernel: OwnKernel, port: int) -> None:
-    kernel = own_kernel(serve(port))
+def test_an_ended_agents_counters_go_on_with_the_next_one_of_its_name(kernel: Kernel, port: int) -> None:
     with kernel.client() as client:
         for times in (1, 2):
             number = up(client.spawn("brief", command=["sleep", "1000"]))["id"]
@@ -124,8 +139,7 @@ def test_an_ended_agents_counters_go_on_with_the_next_one_of_its_name(own_kernel
             scrape_later(port, ("agentos_calls_total", "brief", "NOOP", "ok"), times)
 
 
-def test_the_port_is_refused_to_agents(own_kernel: OwnKernel, port: int) -> None:
-    kernel = own_kernel(serve(port))
+def test_the_port_is_refused_to_agents(kernel: Kernel, port: int) -> None:
     with kernel.client() as client:
         number = up(client.spawn("subject", command=["sleep", "1000"]))["id"]
         allow(client, number, f"127.0.0.1:{port}", f"localhost:{port}")
@@ -136,7 +150,8 @@ def test_the_port_is_refused_to_agents(own_kernel: OwnKernel, port: int) -> None
                 assert "the kernel's own" in reply["error"]
 
 
-def test_requests_need_the_token_if_there_is_one(own_kernel: OwnKernel, port: int, tmp_path: Path) -> None:
+def test_requests_need_the_token_if_there_is_one(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    port = find_port()
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
@@ -150,20 +165,17 @@ def test_requests_need_the_token_if_there_is_one(own_kernel: OwnKernel, port: in
     assert status(port, "/", Authorization=f"Bearer {TOKEN}") == 404
 
 
-def test_many_scrapes_at_once_hold_up_nothing(own_kernel: OwnKernel, port: int) -> None:
-    kernel = own_kernel(serve(port))
+def test_many_scrapes_at_once_hold_up_nothing(kernel: Kernel, port: int) -> None:
     with kernel.client() as client, ThreadPoolExecutor(40) as threads:
         for number in range(5):
             up(client.spawn(f"a{number}", command=["sleep", "1000"]))
-        texts = [threads.submit(get, port) for _ in range(400)]
+        texts = [threads.submit(get, port) for _ in range(100)]
         with kernel.connect() as wire:
             assert wire.ask(NOOP, b"x").body == b"x"
         assert all("agentos_calls_total" in text.result() for text in texts)
 
 
-def test_openmetrics_and_other_requests(own_kernel: OwnKernel, port: int) -> None:
-    own_kernel(serve(port))
-
+def test_openmetrics_and_other_requests(port: int) -> None:
     assert get(port, Accept="application/openmetrics-text; version=1.0.0").endswith("# EOF\n")
     assert status(port, "/other") == 404
     with socket.create_connection(("127.0.0.1", port)) as raw:
@@ -171,8 +183,7 @@ def test_openmetrics_and_other_requests(own_kernel: OwnKernel, port: int) -> Non
         assert raw.recv(100).startswith(b"HTTP/1.1 405")
 
 
-def test_grafanas_dashboard_asks_only_for_metrics_that_are_served(own_kernel: OwnKernel, port: int) -> None:
-    own_kernel(serve(port))
+def test_grafanas_dashboard_asks_only_for_metrics_that_are_served(port: int) -> None:
     dashboard = json.loads((Path(__file__).parents[3] / "docs/grafana/agentos.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     queries += [one["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
@@ -185,8 +196,7 @@ def test_grafanas_dashboard_asks_only_for_metrics_that_are_served(own_kernel: Ow
     assert {name for names in named.values() for name in names} - served == set()
 
 
-def test_the_how_to_describes_every_metric_that_is_served(own_kernel: OwnKernel, port: int) -> None:
-    own_kernel(serve(port))
+def test_the_how_to_describes_every_metric_that_is_served(port: int) -> None:
     page = (Path(__file__).parents[3] / "docs/how-to/watch-with-prometheus.md").read_text()
     rows = "\n".join(line for line in page.split("\n") if line.startswith("| `agentos_"))
 
@@ -202,15 +212,15 @@ def test_a_kernel_whose_port_is_taken_does_not_start(tmp_path: Path) -> None:
     assert f"can't listen on 127.0.0.1:{port} for [metrics]: Address already in use" in ended.stderr
 
 
-def test_a_kernel_whose_token_is_unreadable_does_not_start(tmp_path: Path, port: int) -> None:
-    ended = run(tmp_path, serve(port, more='token_from = "env:NO_SUCH"\n'))
+def test_a_kernel_whose_token_is_unreadable_does_not_start(tmp_path: Path) -> None:
+    ended = run(tmp_path, serve(find_port(), more='token_from = "env:NO_SUCH"\n'))
 
     assert ended.returncode == 1
     assert "[metrics] token_from: the kernel's environment has no variable NO_SUCH" in ended.stderr
 
 
-def test_a_kernel_without_the_library_names_what_to_install(tmp_path: Path, port: int) -> None:
-    (tmp_path / "agentos.toml").write_text(serve(port))
+def test_a_kernel_without_the_library_names_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "agentos.toml").write_text(serve(find_port()))
     code = "import sys; sys.modules['prometheus_client'] = None; from agentos.__main__ import main; main()"
     words = ["run", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
     command, env = [sys.executable, "-c", code, *words], environment(tmp_path)
@@ -226,7 +236,8 @@ def run(place: Path, toml: str) -> subprocess.CompletedProcess[str]:
     return run_agentos(words, place, environment(place))
 
 
-def test_the_library_is_loaded_only_if_it_is_asked_for() -> None:
-    code = "import sys, agentos.boot.run; sys.exit(any(name.startswith('prometheus') for name in sys.modules))"
+def test_the_libraries_are_loaded_only_if_they_are_asked_for() -> None:
+    names = "('prometheus', 'opentelemetry')"
+    code = f"import sys, agentos.boot.run; sys.exit(any(name.startswith({names}) for name in sys.modules))"
 
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

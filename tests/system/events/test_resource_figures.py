@@ -1,18 +1,19 @@
 """What LIST and INSPECT say of memory and CPU time: by cgroups or without any, of running agents and of ended ones."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel, killing_new_agents, until
 from tests.system.agents import in_state, info, up
 from tests.system.jails import crippled
 
 WORK = """
 held = bytearray(b"x" * (64 << 20))
 import time
-while time.process_time() < 0.5:
+while time.process_time() < 0.2:
     pass
 print("worked", flush=True)
 time.sleep({})
@@ -21,14 +22,14 @@ MIB = 1 << 20
 
 
 def work(client: AgentOSClient, name: str, seconds: float, **more: Any) -> None:
-    """Start an agent that holds 64 MiB and has used half a CPU-second when this returns."""
+    """Start an agent that holds 64 MiB and has used CPU time when this returns."""
     up(client.spawn(name, command=["python3", "-c", WORK.format(seconds)], **more))
     until(lambda: any("worked" in line["text"] for line in client.logs(name)["lines"]), f"{name} has worked")
 
 
 def check_figures(client: AgentOSClient, **more: Any) -> None:
     work(client, "runs", 1000, **more)
-    until(lambda: (info(client, "runs")["cpu_seconds"] or 0) >= 0.4, "the readings, up to a second old, are of now")
+    until(lambda: (info(client, "runs")["cpu_seconds"] or 0) >= 0.15, "the readings, up to a second old, are of now")
     now = info(client, "runs")
     assert 64 * MIB <= now["memory_bytes"] < 300 * MIB
     assert now["cpu_seconds"] < 60
@@ -38,7 +39,7 @@ def check_figures(client: AgentOSClient, **more: Any) -> None:
     ended = info(client, "ends")
     assert ended["memory_bytes"] is None
     assert 64 * MIB <= ended["peak_memory_bytes"] < 300 * MIB
-    assert 0.4 <= ended["cpu_seconds"] < 60
+    assert 0.15 <= ended["cpu_seconds"] < 60
     usage = up(client.inspect("ends"))["usage"]
     assert (usage["peak"], usage["cpu_seconds"]) == (ended["peak_memory_bytes"], ended["cpu_seconds"])
     assert "in its last life" in usage["source"]
@@ -49,10 +50,15 @@ def test_list_has_memory_and_cpu_time_of_running_and_ended_agents(client: AgentO
     check_figures(client, isolation=isolation)
 
 
+@pytest.fixture(scope="module")
+def ungrouped(kernels: None) -> Iterator[Kernel]:
+    with crippled("--hide", "/sys/fs/cgroup") as kernel:
+        yield kernel
+
+
 @pytest.mark.parametrize("isolation", ["standard", "none"])
-@pytest.mark.usefixtures("kernels")
-def test_it_has_them_without_a_cgroup_too(isolation: str) -> None:
-    with crippled("--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
+def test_it_has_them_without_a_cgroup_too(ungrouped: Kernel, isolation: str) -> None:
+    with killing_new_agents(ungrouped), ungrouped.client() as client:
         check_figures(client, isolation=isolation)
         usage = up(client.inspect("ends"))["usage"]
         assert usage["source"].startswith("CPU time by wait4")
@@ -82,10 +88,9 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.usefixtures("kernels")
-def test_the_peak_of_one_killed_for_its_memory_is_not_below_the_limit() -> None:
+def test_the_peak_of_one_killed_for_its_memory_is_not_below_the_limit(ungrouped: Kernel) -> None:
     """No process of it held as much alone."""
-    with crippled("--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
+    with ungrouped.client() as client:
         up(client.spawn("two", command=["python3", "-c", TWO_PROCESSES], limits={"memory": "64M"}))
         client.exec("touch go", name="two")
         assert "memory limit 64M reached" in client.wait("two")["reason"]

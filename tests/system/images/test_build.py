@@ -188,7 +188,7 @@ def test_the_time_of_a_run_is_a_number_within_bounds(seconds: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("command", "options", "expected"),
     [
-        ("while :; do :; done", ("--timeout", "2"), "RUN: it was ended after 2 s: see --timeout"),
+        ("while :; do :; done", ("--timeout", "1"), "RUN: it was ended after 1 s: see --timeout"),
         ("f() { f | f & }; f; f; sleep 60", ("--limit", "max_pids=30", "--timeout", "3"), "RUN: "),
         ("while echo 0123456789abcdef; do :; done > /srv/endless", ("--limit", "disk=4M"), "RUN: exit status 137"),
         ("while echo 0123456789abcdef; do :; done > /srv/endless", ("--limit", "file_size=4M"), "RUN: exit status"),

@@ -33,18 +33,29 @@ HOSTILE: dict[str, str] = {  # an answer of the model, as text
 }  # fmt: skip
 
 
-def answered(name: str, reply: str) -> str:
-    return rule("(?s).*", reply=reply.replace("\\", "\\\\"), system=f"^{name}\\s", times=1)
+def answered(reply: str) -> str:
+    return rule("(?s).*", reply=reply.replace("\\", "\\\\"), system="^hostile\\s", times=1)
+
+
+def sound(name: str) -> str:
+    """A call that is right: a model whose answers hold none three times in a row is stopped."""
+    return f'{{"action": "exec", "args": {{"command": "echo {name}"}}}}'
 
 
 @pytest.fixture(scope="module")
 def kernel(kernels: None) -> Iterator[Kernel]:
-    hostile = [
-        each
-        for name, reply in HOSTILE.items()
-        for each in (answered(name, reply), answered(name, '{"action": "done", "args": {"summary": "over"}}'))
+    rules = [
+        *(answered(each) for name, reply in HOSTILE.items() for each in (reply, sound(name))),
+        answered('{"action": "done", "args": {"summary": "over"}}'),
+        rule("^let (\\d) be done$", ("spawn_subagent", {"task": "be number \\1"})),
+        rule("^be number (\\d)$", done("was \\1")),
+        rule("(?s).*(was .).*", done("it \\1"), system="^delegates"),
+        rule("^let it be done$", ("spawn_subagent", {"task": "be it"})),
+        rule("(?s).*", ("write_file", {"path": "x", "content": "x" * 600_000}), times=1, system="^huge"),
+        rule("was cut off", done("in smaller steps"), system="^huge"),
+        rule("(?s).*", done("over")),
     ]
-    with kernel_with(*hostile, rule("(?s).*", done("over"))) as started:
+    with kernel_with(*rules) as started:
         yield started
 
 
@@ -54,9 +65,8 @@ def client(kernel: Kernel) -> Iterator[AgentOSClient]:
         yield client
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_call_is_answered_with_what_is_wrong(name: str, kernel: Kernel, client: AgentOSClient) -> None:
-    place = kernel.place / f"place-{name}"
+def test_each_hostile_call_is_answered_with_what_is_wrong(kernel: Kernel, client: AgentOSClient) -> None:
+    place = kernel.place / "place"
     place.mkdir()
     (place / "file").write_text("text")
     (place / "binary").write_bytes(bytes(range(256)))
@@ -64,9 +74,13 @@ def test_a_hostile_call_is_answered_with_what_is_wrong(name: str, kernel: Kernel
     for path in (place, *place.iterdir()):
         os.chmod(path, 0o777)
 
-    found = AgenticLoop(client, instruction=name, workspace=str(place), text_protocol=True).run(f"do {name}")
+    loop = AgenticLoop(client, 100, instruction="hostile", workspace=str(place), text_protocol=True)
+    found = loop.run("do what is hostile")
 
     assert (found.status, found.summary) == ("done", "over"), (found, lines(client, found.agent))
+    assert found.steps == 2 * len(HOSTILE) + 1
+    made = [line["result"].splitlines()[0] for line in loop.transcript(found.task_id) if line.get("call") == "exec"]
+    assert set(HOSTILE) <= set(made), "the task has gone on after each"
     assert not [line for line in lines(client, found.agent) if "Traceback" in line], "its agent was not restarted"
 
 
@@ -81,58 +95,28 @@ with AgentOSClient() as kernel:
 """
 
 
-@pytest.mark.usefixtures("kernels")
-def test_subagents_of_two_tasks_are_not_taken_for_each_other() -> None:
-    delegate = rule("^let (\\d) be done$", ("spawn_subagent", {"task": "be number \\1"}))
-    with (
-        kernel_with(
-            delegate, rule("^be number (\\d)$", done("was \\1")), rule("(?s).*(was .).*", done("it \\1"))
-        ) as kernel,
-        kernel.client() as client,
-    ):
-        up(client.spawn("boss", write(kernel, "boss.py", TWO_TASKS)))
+def test_subagents_of_two_tasks_are_not_taken_for_each_other(kernel: Kernel, client: AgentOSClient) -> None:
+    up(client.spawn("boss", write(kernel, "boss.py", TWO_TASKS)))
 
-        assert client.wait("boss", timeout=PATIENCE)["success"]
+    assert client.wait("boss", timeout=PATIENCE)["success"]
 
-        found = [line for line in lines(client, "boss") if line.startswith("found")]
-        assert ["summary='it was 1'" in found[0], "summary='it was 2'" in found[1]] == [True, True], found
+    found = [line for line in lines(client, "boss") if line.startswith("found")]
+    assert ["summary='it was 1'" in found[0], "summary='it was 2'" in found[1]] == [True, True], found
 
 
-@pytest.mark.usefixtures("kernels")
-def test_the_tokens_of_subagents_count() -> None:
-    delegate = rule("^let it be done$", ("spawn_subagent", {"task": "be it"}))
-    rules = (delegate, rule("^be it$", done("was it")), rule("(?s).*", done()))
-    with kernel_with(*rules) as kernel, kernel.client() as client:
-        found = AgenticLoop(client).run("let it be done")
+def test_the_tokens_of_subagents_count(client: AgentOSClient) -> None:
+    found = AgenticLoop(client).run("let it be done", task_id="let")
 
-        child = ended(client, "task-1-0001-00", "task-1-0001-00")
-        own = [client.fetch(f"task/task-1/000{step}/thought", "agent", agent="task-1")["value"] for step in (1, 2)]
-        assert found.tokens == child["tokens"] + sum(thought["tokens"] for thought in own)
+    child = ended(client, "let-0001-00", "let-0001-00")
+    own = [client.fetch(f"task/let/000{step}/thought", "agent", agent="let")["value"] for step in (1, 2)]
+    assert found.tokens == child["tokens"] + sum(thought["tokens"] for thought in own)
 
 
-@pytest.mark.usefixtures("kernels")
-def test_an_answer_that_no_record_can_hold_is_cut_off_and_asked_for_once() -> None:
-    huge = rule("(?s).*", ("write_file", {"path": "x", "content": "x" * 600_000}), times=1)
-    with kernel_with(huge, rule("was cut off", done("in smaller steps"))) as kernel, kernel.client() as client:
-        found = AgenticLoop(client).run("write")
+def test_an_answer_that_no_record_can_hold_is_cut_off_and_asked_for_once(client: AgentOSClient) -> None:
+    found = AgenticLoop(client, instruction="huge").run("write", task_id="huge")
 
-        assert (found.status, found.summary) == ("done", "in smaller steps"), lines(client, found.agent)
-        assert client.fetch("task/task-1/0001/asked", "agent", agent="task-1")["value"]["times"] == 1
-
-
-@pytest.mark.usefixtures("kernels")
-def test_records_that_cannot_be_kept_end_the_task_without_a_restart() -> None:
-    with (
-        kernel_with(rule("(?s).*", done("x" * 20_000)), more="[kernel]\nmax_state_bytes = '10K'\n") as kernel,
-        kernel.client() as client,
-    ):
-        found = AgenticLoop(client).run("fill")
-
-        assert found.status == "failed"
-        assert "can't be stored: quota_exceeded" in found.reason
-        said = lines(client, found.agent)
-        assert "can't be stored: quota_exceeded" in said[-1], said
-        assert client.fetch("task/task-1/0001/asked", "agent", agent="task-1")["value"]["times"] == 1
+    assert (found.status, found.summary) == ("done", "in smaller steps"), lines(client, found.agent)
+    assert client.fetch("task/huge/0001/asked", "agent", agent="huge")["value"]["times"] == 1
 
 
 def test_an_id_is_not_given_to_another_task(client: AgentOSClient) -> None:

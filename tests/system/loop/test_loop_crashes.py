@@ -91,13 +91,13 @@ def cases(killed: str) -> list[tuple[str, tuple[str, str]]]:
     return FEW if killed == "agent" else OF_KERNEL
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[HttpServer]:
     with http_server() as started:
         yield started
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kernel(kernels: None, server: HttpServer) -> Iterator[Kernel]:
     arguments = {**ARGUMENTS, "http": {"url": server.url("/\\1")}}
     first = [rule(rf"^use {name} in (\S+)$", (name, each)) for name, each in arguments.items()]
@@ -111,7 +111,8 @@ def kernel(kernels: None, server: HttpServer) -> Iterator[Kernel]:
 @pytest.mark.parametrize("killed", ["agent", "kernel"])
 def test_no_tool_call_is_made_twice(killed: str, kernel: Kernel, server: HttpServer) -> None:
     names = {
-        f"{tool}-{when}-{record}".replace("_", "-"): (tool, when, record) for tool, (when, record) in cases(killed)
+        f"{killed}-{tool}-{when}-{record}".replace("_", "-"): (tool, when, record)
+        for tool, (when, record) in cases(killed)
     }
     for name in names:
         place = kernel.place / name

@@ -84,6 +84,7 @@ def kernel(kernels: None) -> Iterator[Kernel]:
         rule("stopped while this ran", done("filled"), system="^fills"),
         rule("(?s).*", ("fill", {}), system="^fills"),
         rule("^hold$", ("hold", {})),
+        rule("^overflow$", done("x" * 250_000)),
         rule("(?s).*", done()),
     ]
     with kernel_with(
@@ -125,6 +126,16 @@ def test_a_step_that_the_full_state_cannot_record_is_not_made_again(kernel: Kern
     first, then = lines(client, "fills")
     assert "can't be stored: quota_exceeded" in first
     assert then == "then: done x"
+
+
+def test_records_that_cannot_be_kept_end_the_task_without_a_restart(client: AgentOSClient) -> None:
+    found = AgenticLoop(client).run("overflow", task_id="overflow")
+
+    assert found.status == "failed"
+    assert "can't be stored: quota_exceeded" in found.reason
+    said = lines(client, found.agent)
+    assert "can't be stored: quota_exceeded" in said[-1], said
+    assert client.fetch("task/overflow/0001/asked", "agent", agent="overflow")["value"]["times"] == 1
 
 
 def test_one_of_two_processes_that_work_on_a_task_stops(kernel: Kernel, client: AgentOSClient) -> None:

@@ -239,15 +239,14 @@ def test_changed_tools_are_noticed(kernel: Kernel, operator: AgentOSClient) -> N
     assert after.get("plain.echo") == "Now it also sends mail" or withheld == ["plain.echo"]
 
 
+@pytest.mark.usefixtures("agent")
 def test_calls_are_made_at_the_same_time(kernel: Kernel, operator: AgentOSClient) -> None:
-    with using(kernel, operator, "busy", "example.*") as agent:
-        number = up(operator.inspect("busy"))["id"]
-        text_of(agent.tool_call("example.echo", {"text": "x"}))
-        with Wire(str(kernel.runtime / f"{number}.sock")) as wire:
-            wire.hello()
-            for place in range(1, 21):
-                wire.send(TOOL_CALL, {"tool": "example.echo", "arguments": {"text": str(place)}}, place)
-            replies = {reply.id: text_of(reply.json) for reply in wire.replies(20)}
+    number = up(operator.inspect("user"))["id"]
+    with Wire(str(kernel.runtime / f"{number}.sock")) as wire:
+        wire.hello()
+        for place in range(1, 21):
+            wire.send(TOOL_CALL, {"tool": "example.echo", "arguments": {"text": str(place)}}, place)
+        replies = {reply.id: text_of(reply.json) for reply in wire.replies(20)}
 
     assert replies == {place: str(place) for place in range(1, 21)}
 
@@ -256,20 +255,20 @@ def test_calls_are_made_at_the_same_time(kernel: Kernel, operator: AgentOSClient
 def test_a_reload_adds_and_changes_servers() -> None:
     with running("") as kernel, kernel.client() as operator:
         file = kernel.place / "agentos.toml"
-        assert operator.tool_call("example.echo")["code"] == "not_found"
-        file.write_text(f'{EXAMPLE}\nenv = {{ COLOUR = "red" }}\n')
+        assert operator.tool_call("plain.echo")["code"] == "not_found"
+        file.write_text(f'{PLAIN}\nenv = {{ COLOUR = "red" }}\n')
         up(operator.reload())
-        allow_tools(operator, "example")
-        assert text_of(operator.tool_call("example.variable", {"name": "COLOUR"})) == "red"
+        allow_tools(operator, "plain")
+        assert text_of(operator.tool_call("plain.variable", {"name": "COLOUR"})) == "red"
 
-        file.write_text(f'{EXAMPLE}\nenv = {{ COLOUR = "blue" }}\n')
-        assert up(operator.reload())["settings"] == ["mcp.servers.example"]
+        file.write_text(f'{PLAIN}\nenv = {{ COLOUR = "blue" }}\n')
+        assert up(operator.reload())["settings"] == ["mcp.servers.plain"]
         until(lambda: not names(operator), "the former instance has ended")
-        assert text_of(operator.tool_call("example.variable", {"name": "COLOUR"})) == "blue"
+        assert text_of(operator.tool_call("plain.variable", {"name": "COLOUR"})) == "blue"
 
         file.write_text("")
         up(operator.reload())
-        assert operator.tool_call("example.echo")["code"] == "not_found"
+        assert operator.tool_call("plain.echo")["code"] == "not_found"
 
 
 # -- Decisions ---------------------------------------------------------------------------------------------------------
@@ -340,20 +339,20 @@ def test_a_server_that_may_not_ask_the_model_is_told_so(kernel: Kernel, operator
 
 @pytest.mark.parametrize("server", ["plain", "example"])  # of the older era, of the modern one
 @pytest.mark.parametrize("allow", [True, False])
+@pytest.mark.usefixtures("agent")
 def test_a_question_of_a_server_to_a_person_is_an_approval(
     kernel: Kernel, operator: AgentOSClient, server: str, allow: bool
 ) -> None:
-    with using(kernel, operator, "polite", f"{server}.*"):
-        number = up(operator.inspect("polite"))["id"]
-        with Wire(str(kernel.runtime / f"{number}.sock")) as wire:
-            wire.hello()
-            wire.send(TOOL_CALL, {"tool": f"{server}.elicit", "arguments": {"text": "Delete all of it?"}}, 7)
-            until(lambda: pending(operator), "a person is asked")
-            [asked] = pending(operator)
-            up(operator.request(DECIDE, {"id": asked["id"], "allow": allow}))
-            [reply] = wire.replies(1)
+    number = up(operator.inspect("user"))["id"]
+    with Wire(str(kernel.runtime / f"{number}.sock")) as wire:
+        wire.hello()
+        wire.send(TOOL_CALL, {"tool": f"{server}.elicit", "arguments": {"text": "Delete all of it?"}}, 7)
+        until(lambda: pending(operator), "a person is asked")
+        [asked] = pending(operator)
+        up(operator.request(DECIDE, {"id": asked["id"], "allow": allow}))
+        [reply] = wire.replies(1)
 
-    assert asked["agent"] == "polite"
+    assert asked["agent"] == "user"
     assert "Delete all of it?" in asked["shown"]
     answer = json.loads(text_of(reply.json))
     assert answer["action"] == ("accept" if allow else "decline")

@@ -1,6 +1,7 @@
 """GET_CONTENTS: the questions and answers of agents, their bounds, and that only the operator gets them."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,27 +9,38 @@ import pytest
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel, shared, until
 from tests.support.wire import GET_CONTENTS, HELLO, SPAWN, THINK
-from tests.system.agents import as_agent, ask, in_state, info, relay, up
+from tests.system.agents import ASKS_ENDPOINT, as_agent, ask, in_state, info, relay, up
 from tests.system.jails import said
 
 KEY = "AQ.Ab8RN6-0123456789abcdef"
 TOKEN = "s3cr3t-0123456789abcdef"
-TOML = """
-[llm]
-provider = "offline"
+OFFLINE = '[llm]\nprovider = "offline"\n'
+TOML = f"""
+{OFFLINE}
+openai_endpoint = true
+[llm.prices]
+offline = {{ input = 1000, output = 1000 }}
+
+[[http.secrets]]
+name = "token"
+host = "api.example.com"
+header = "Authorization: Bearer"
+value_from = "env:TEST_TOKEN"
 """
-ENDPOINT = """
-import json, openai
-client = openai.OpenAI()
-messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "from the endpoint"}]
-whole = client.chat.completions.create(model="offline", messages=messages)
-stream = client.chat.completions.create(model="offline", messages=messages[1:], stream=True)
-print(json.dumps([whole.choices[0].message.content, "".join(part.choices[0].delta.content or "" for part in stream)]))
-import sys; sys.stdout.flush()
+ENDPOINT = f"""
+{ASKS_ENDPOINT}
+messages = [{{"role": "system", "content": "be brief"}}, {{"role": "user", "content": "from the endpoint"}}]
+print(json.dumps([whole("", messages=messages), streamed("from the endpoint")]), flush=True)
 """
 UNRESTRICTED = {"permissions": "unrestricted"}
+
+
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(TOML, {"TEST_TOKEN": TOKEN, "GEMINI_API_KEY": KEY}) as started:
+        yield started
 
 
 def spawn(client: AgentOSClient, name: str, **more: Any) -> int:
@@ -41,16 +53,15 @@ def think(kernel: Kernel, number: int, prompt: str, **more: Any) -> dict[str, An
     return reply
 
 
-def test_questions_by_call_and_by_endpoint_are_kept_with_what_the_audit_log_says(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(TOML + "openai_endpoint = true\n[llm.prices]\noffline = { input = 1000, output = 1000 }\n")
+def test_questions_by_call_and_by_endpoint_are_kept_with_what_the_audit_log_says(kernel: Kernel) -> None:
     with kernel.client() as client:
         answers = said(client, kernel, "writer", ENDPOINT, isolation="none")
         number = info(client, "writer")["id"]
         reply = up(think(kernel, number, "by a call", system_instruction="be kind"))
 
         found = up(client.get_contents("writer"))
-        until(lambda: client.get_audit_log("model")["count"] == 3, "the audit log has them")
-        entries = client.get_audit_log("model")["entries"]
+        until(lambda: client.get_audit_log("model", number)["count"] == 3, "the audit log has them")
+        entries = client.get_audit_log("model", number)["entries"]
 
     first, second, third = found["questions"]
     assert (found["count"], found["more"]) == (3, False)
@@ -69,32 +80,25 @@ def test_questions_by_call_and_by_endpoint_are_kept_with_what_the_audit_log_says
         assert f"cost {each['cost']:.10g} USD," in entry["about"]
 
 
-def test_they_outlive_the_agent_and_not_the_kernel(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(TOML)
+def test_so_many_as_are_kept_outlive_the_agent_and_none_the_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(f"{OFFLINE}keep_contents = 2\n")
     with kernel.client() as client:
-        think(kernel, spawn(client, "short"), "what now?")
+        number = spawn(client, "short")
+        for text in "abc":
+            think(kernel, number, text)
         client.kill("short")
         in_state(client, "short", "exited")
-        assert [each["messages"][0]["text"] for each in client.get_contents("short")["questions"]] == ["what now?"]
+        assert [each["messages"][0]["text"] for each in client.get_contents("short")["questions"]] == ["b", "c"]
     kernel.stop()
+    (kernel.place / "agentos.toml").write_text(f"{OFFLINE}keep_contents = 0\n")
     kernel.start_again()
     with kernel.client() as client:
         assert client.get_contents()["questions"] == []
+        think(kernel, spawn(client, "short"), "none is kept")
+        assert client.get_contents()["questions"] == []
 
 
-def test_zero_keeps_none_and_another_number_that_many(own_kernel: OwnKernel) -> None:
-    for most in (0, 2):
-        kernel = own_kernel(f"{TOML}keep_contents = {most}\n")
-        with kernel.client() as client:
-            number = spawn(client, "writer")
-            for text in "abc":
-                think(kernel, number, text)
-            found = client.get_contents(agent_id=number)["questions"]
-        assert [each["messages"][0]["text"] for each in found] == ["a", "b", "c"][3 - most :]
-
-
-def test_no_agent_child_or_guest_gets_them_whatever_its_rules(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(TOML)
+def test_no_agent_child_or_guest_gets_them_whatever_its_rules(kernel: Kernel) -> None:
     secret = "the plan is 42"
     granted = {"level": "sandboxed", "allow": {"calls": ["GET_CONTENTS"]}}
     with kernel.client() as client:
@@ -115,7 +119,7 @@ def test_no_agent_child_or_guest_gets_them_whatever_its_rules(own_kernel: OwnKer
         until(lambda: client.get_audit_log("audit")["count"] >= len(replies), "refusals are in the audit log")
         entries = client.get_audit_log("audit", limit=1000)["entries"]
 
-        assert len(client.get_contents()["questions"]) == 1
+        assert len(client.get_contents("own")["questions"]) == 1
 
     assert {reply["code"] for reply in replies} == {"permission_denied"}
     assert all(reply["questions"] == [] and secret not in json.dumps(reply) for reply in replies)
@@ -123,16 +127,11 @@ def test_no_agent_child_or_guest_gets_them_whatever_its_rules(own_kernel: OwnKer
     assert {entry["outcome"] for entry in entries if entry["kind"] != "operator"} == {"permission_denied"}
 
 
-def test_secrets_of_the_kernel_and_what_looks_like_one_are_redacted(own_kernel: OwnKernel) -> None:
-    secret = (
-        '[[http.secrets]]\nname = "token"\nhost = "api.example.com"\nheader = "Authorization: Bearer"\n'
-        'value_from = "env:TEST_TOKEN"\n'
-    )
-    kernel = own_kernel(TOML + secret, env={"TEST_TOKEN": TOKEN, "GEMINI_API_KEY": KEY})
+def test_secrets_of_the_kernel_and_what_looks_like_one_are_redacted(kernel: Kernel) -> None:
     with kernel.client() as client:
         number = spawn(client, "leaks")
         think(kernel, number, f"{TOKEN} and {KEY}, password=hunter2hunter2", system_instruction=TOKEN + KEY)
-        reply = client.get_contents()
+        reply = client.get_contents("leaks")
         [found] = reply["questions"]
 
     assert found["messages"][0]["text"] == "••• and •••, password=[redacted]"
@@ -141,38 +140,13 @@ def test_secrets_of_the_kernel_and_what_looks_like_one_are_redacted(own_kernel: 
     assert not any(text in json.dumps(reply) for text in (TOKEN, KEY, "hunter2"))
 
 
-@pytest.mark.parametrize("unit", ["\0", "\U0001f600"])
-def test_hostile_prompts_stay_below_four_mebibytes_and_come_in_pages(own_kernel: OwnKernel, unit: str) -> None:
-    kernel = own_kernel(TOML + 'default_budget = "none"\n')
-    with kernel.client() as client:
-        number = spawn(client, "loud")
-        for _ in range(3):  # what the allocator keeps anyway
-            up(think(kernel, number, unit * 250_000))
-        before = kernel.rss
-        for index in range(20):
-            up(think(kernel, number, unit * 250_000 + str(index)))
-
-        page = up(client.get_contents(since_id=0))
-        found = list(page["questions"])
-        while page["more"]:
-            assert len(json.dumps(page, ensure_ascii=False).encode()) < 1 << 20
-            page = up(client.get_contents(since_id=found[-1]["id"]))
-            found += page["questions"]
-
-    ids = [each["id"] for each in found]
-    assert ids == list(range(ids[0], 24))
-    assert 3 << 19 < sum(len(json.dumps(each, ensure_ascii=False).encode()) for each in found) <= 4 << 20
-    assert kernel.rss - before < 40 << 20
-
-
-async def test_both_clients_have_it(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(TOML)
-    with kernel.client() as client, as_agent(kernel, spawn(client, "writer")) as writer:
+async def test_both_clients_have_it(kernel: Kernel) -> None:
+    with kernel.client() as client, as_agent(kernel, spawn(client, "twin")) as writer:
         writer.think("how?")
         assert client.request(Op.GET_CONTENTS, {"limit": 0})["code"] == "bad_request"
-        expected = client.get_contents()["questions"]
+        expected = client.get_contents("twin")["questions"]
 
         async with connect(kernel.socket) as trio_client:
-            found = await trio_client.get_contents("writer", limit=1)
+            found = await trio_client.get_contents("twin", limit=1)
     assert (found.count, found.questions[0].digest) == (1, expected[0]["digest"])
     assert found.questions[0].messages[0].text == "how?"

@@ -1,10 +1,13 @@
 """The budget of an agent of level sandboxed for which the file says none, and how it can't be got rid of."""
 
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, shared
 from tests.support.wire import HELLO, SET_PERMS, SPAWN, THINK
 from tests.system.agents import info, up
 from tests.system.lives.test_containers import SLEEPS, child, group, member
@@ -20,16 +23,20 @@ def budgets(client: AgentOSClient, name: str) -> list[tuple[Any, ...]]:
     return [(one["name"], one["most"], one["per"], one["by_default"]) for one in found]
 
 
-def test_an_untrusted_agent_gets_it_and_one_with_a_budget_or_a_wider_level_does_not(own_kernel: OwnKernel) -> None:
-    own = 'llm = { budget = [{ tokens = 9, per = "1h" }] }'
-    kernel = own_kernel(
-        OFFLINE
-        + child("plain")
-        + child("own", SLEEPS, own)
-        + child("wide", SLEEPS, 'permissions = "standard"')
-        + child("bare", SLEEPS, 'isolation = "none"')
-        + group("team", member("one"), own)
-    )
+OWN = 'llm = { budget = [{ tokens = 9, per = "1h" }] }'
+FLEET = (
+    *(child("plain"), child("own", SLEEPS, OWN), child("wide", SLEEPS, 'permissions = "standard"')),
+    *(child("bare", SLEEPS, 'isolation = "none"'), group("team", member("one"), OWN), child("sly"), child("boss")),
+)
+
+
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(OFFLINE + "".join(FLEET)) as started:
+        yield started
+
+
+def test_an_untrusted_agent_gets_it_and_one_with_a_budget_or_a_wider_level_does_not(kernel: Kernel) -> None:
     with kernel.client() as client:
         assert budgets(client, "plain") == [("plain", 200_000, 86400, True)]
         assert budgets(client, "own") == [("own", 9, 3600, False)]
@@ -38,7 +45,7 @@ def test_an_untrusted_agent_gets_it_and_one_with_a_budget_or_a_wider_level_does_
     kernel.wait_line("each agent of level sandboxed without a budget has 200,000 tokens per 1d")
 
 
-def test_it_limits_an_agent_with_all_that_it_spawns(own_kernel: OwnKernel) -> None:
+def test_it_limits_an_agent_with_all_that_it_spawns_and_a_guest(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(SMALL + child("boss"))
     with kernel.client() as client, kernel.connect_as(info(client, "boss")["id"]) as boss:
         assert boss.call(SPAWN, {"name": "hand", "command": SLEEP})["success"]
@@ -48,6 +55,13 @@ def test_it_limits_an_agent_with_all_that_it_spawns(own_kernel: OwnKernel) -> No
         with kernel.connect_as(info(client, "hand")["id"]) as hand:
             assert hand.call(THINK, {"prompt": "x" * 200})["code"] == "quota_exceeded"
 
+    with kernel.connect() as guest:
+        assert guest.call(HELLO, {"as": "ann", "level": "sandboxed"})["success"]
+        assert guest.call(THINK, {"prompt": "x" * 400})["code"] == "quota_exceeded"
+        narrower = {"level": "sandboxed", "quotas": [{"tokens": 10**9, "per": "1h"}]}
+        assert guest.call(SET_PERMS, {"permissions": narrower})["success"]
+        assert guest.call(THINK, {"prompt": "x" * 400})["code"] == "quota_exceeded"
+
 
 def test_none_takes_it_away(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(NONE + child("plain"))
@@ -56,8 +70,7 @@ def test_none_takes_it_away(own_kernel: OwnKernel) -> None:
     assert "without a budget" not in kernel.said
 
 
-def test_an_agent_keeps_it_when_it_narrows_itself_to_a_larger_quota(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(OFFLINE + child("sly"))
+def test_an_agent_keeps_it_when_it_narrows_itself_to_a_larger_quota(kernel: Kernel) -> None:
     quotas = [{"tokens": 10**9, "per": "1d"}, {"tokens": 10**9, "per": "1h"}]
     with kernel.client() as client, kernel.connect_as(info(client, "sly")["id"]) as sly:
         assert sly.call(SET_PERMS, {"permissions": {"level": "sandboxed", "quotas": quotas}})["success"]
@@ -65,8 +78,7 @@ def test_an_agent_keeps_it_when_it_narrows_itself_to_a_larger_quota(own_kernel: 
         assert ("sly", 200_000, 86400) in [budget[:3] for budget in budgets(client, "sly")]
 
 
-def test_a_wider_level_takes_it_from_an_agent_and_a_narrower_one_gives_it_back(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(OFFLINE + child("boss"))
+def test_a_wider_level_takes_it_from_an_agent_and_a_narrower_one_gives_it_back(kernel: Kernel) -> None:
     with kernel.client() as client, kernel.connect_as(info(client, "boss")["id"]) as boss:
         assert boss.call(SPAWN, {"name": "hand", "command": SLEEP})["success"]
         up(client.set_permissions("standard", agent_id=info(client, "boss")["id"]))
@@ -76,13 +88,3 @@ def test_a_wider_level_takes_it_from_an_agent_and_a_narrower_one_gives_it_back(o
         up(client.set_permissions("sandboxed", agent_id=info(client, "boss")["id"]))
         assert budgets(client, "boss") == [("boss", 200_000, 86400, True)]
         assert budgets(client, "hand") == [("boss", 200_000, 86400, False)]
-
-
-def test_a_guest_of_level_sandboxed_has_it_too(own_kernel: OwnKernel) -> None:
-    kernel: Kernel = own_kernel(SMALL)
-    with kernel.connect() as guest:
-        assert guest.call(HELLO, {"as": "ann", "level": "sandboxed"})["success"]
-        assert guest.call(THINK, {"prompt": "x" * 400})["code"] == "quota_exceeded"
-        narrower = {"level": "sandboxed", "quotas": [{"tokens": 10**9, "per": "1h"}]}
-        assert guest.call(SET_PERMS, {"permissions": narrower})["success"]
-        assert guest.call(THINK, {"prompt": "x" * 400})["code"] == "quota_exceeded"

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, shared, until
-from tests.system.agents import in_state, known, lines, up, write, written
+from tests.system.agents import ASKS_ENDPOINT, in_state, known, lines, up, write, written
 from tests.system.jails import need_cgroups, said
 
 TOML = """
@@ -19,15 +18,23 @@ TOML = """
 provider = "offline"
 openai_endpoint = true
 """
-LEVELS = pytest.mark.parametrize(
-    "level", [{}, {"runtime": "fast"}, {"isolation": "strict"}, {"network": True}, {"isolation": "none"}], ids=str
-)
+LEVELS: list[dict[str, Any]] = [{"runtime": "fast"}, {"isolation": "strict"}, {"network": True}, {"isolation": "none"}]
 HOSTS_NETWORK = pytest.mark.parametrize("level", [{"network": True}, {"isolation": "none"}], ids=str)
-ASK = """
-import json, openai
-client = openai.OpenAI()
-ask = client.chat.completions.create
+PACKAGE = """
+import asyncio, json, openai
+
 asked = dict(model="gpt-5", messages=[{"role": "user", "content": "Hello from inside."}])
+
+async def main():
+    async with openai.AsyncOpenAI() as client:
+        ask = client.chat.completions.create
+        whole = (await ask(**asked)).choices[0].message.content
+        streamed = "".join([chunk.choices[0].delta.content or "" async for chunk in await ask(**asked, stream=True)])
+        models = [model.id async for model in client.models.list()]
+        many = {answer.id for answer in await asyncio.gather(*(ask(**asked) for _ in range(30)))}
+        print(json.dumps([whole, streamed, models, len(many)]), flush=True)
+
+asyncio.run(main())
 """
 ECHO = "[offline echo, no model was asked] Hello from inside."
 KNOCK = """
@@ -54,36 +61,25 @@ def code(*texts: str) -> str:
     return "\n".join(map(dedent, texts))
 
 
-@LEVELS
-def test_it_asks_as_anywhere_else(kernel: Kernel, client: AgentOSClient, level: dict[str, Any]) -> None:
+def test_the_package_asks_as_anywhere_else(kernel: Kernel, client: AgentOSClient) -> None:
+    assert said(client, kernel, "package", PACKAGE) == [ECHO, ECHO, ["offline"], 30]
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+def test_it_is_there_at_each_level(kernel: Kernel, client: AgentOSClient, level: dict[str, Any]) -> None:
     if level.get("isolation") == "strict":
         need_cgroups(kernel)
-    script = """
-    whole = ask(**asked).choices[0].message.content
-    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in ask(**asked, stream=True))
-    print(json.dumps([whole, streamed, [model.id for model in client.models.list()]]), flush=True)
-    """
+    text = "Hello from inside."
 
-    assert said(client, kernel, "asks", code(ASK, script), **level) == [ECHO, ECHO, ["offline"]]
+    script = f"{ASKS_ENDPOINT}\nprint(json.dumps([whole({text!r}), streamed({text!r})]), flush=True)\n"
 
-
-def test_many_ask_at_once(kernel: Kernel, client: AgentOSClient) -> None:
-    script = """
-    import asyncio
-    async def main():
-        async with openai.AsyncOpenAI() as many:
-            answers = await asyncio.gather(*(many.chat.completions.create(**asked) for _ in range(100)))
-        return len({answer.id for answer in answers})
-    print(json.dumps(asyncio.run(main())), flush=True)
-    """
-
-    assert said(client, kernel, "many", code(ASK, script)) == 100
+    assert said(client, kernel, "asks", script, **level) == [ECHO, ECHO]
 
 
 def test_no_program_is_quicker_than_its_listener(kernel: Kernel, client: AgentOSClient) -> None:
     knock = "exec 3<>/dev/tcp/127.0.0.1/80 && printf 'GET /v1/models HTTP/1.0\\r\\n\\r\\n' >&3 && head -n 1 <&3"
 
-    for number in range(20):
+    for number in range(10):
         name = f"quick-{number}"
         client.spawn(name, command=["/bin/bash", "-c", knock], restart="temporary")
         until(lambda name=name: lines(client, name), f"{name} says something")  # type: ignore[misc]
@@ -169,7 +165,7 @@ def test_lives_and_their_requests_leave_nothing_open(kernel: Kernel, client: Age
     for level in ({}, {"network": True}):
         one(level)
     before = kernel.open_files
-    for level in ({}, {"network": True}) * 5:
+    for level in ({}, {"network": True}) * 2:
         one(level)
     until(lambda: kernel.open_files <= before, f"its files are closed: {before} before, {kernel.open_files} now")
 
@@ -187,33 +183,17 @@ def test_an_agent_that_doesnt_ask_for_an_endpoint_has_none(client: AgentOSClient
     assert "refused" in answer
 
 
-def test_what_is_asked_here_counts_for_the_agents_own_budget(own_kernel: Any, tmp_path: Path) -> None:
-    script = tmp_path / "asks.py"
-    script.write_text(
-        code(
-            ASK,
-            """
-            for _ in range(2):
-                try:
-                    print(ask(**asked).choices[0].finish_reason, flush=True)
-                except openai.RateLimitError as error:
-                    print(error.code, "Retry-After" in error.response.headers, flush=True)
-            import time; time.sleep(1000)
-            """,
-        )
-    )
-    child = """
-[[supervisor.children]]
-name = "{name}"
-script = "{script}"
-llm = {{ budget = [{{ calls = 1, per = "1d" }}] }}
-{more}
-"""
-    agents = {"jailed": "", "connected": "network = true"}
-    toml = TOML + "".join(child.format(name=name, script=script, more=more) for name, more in agents.items())
-    os.chmod(tmp_path, 0o755)
+def test_what_is_asked_here_counts_for_the_agents_own_budget(kernel: Kernel, client: AgentOSClient) -> None:
+    script = """
+    whole("first")
+    try:
+        ask("second")
+    except urllib.error.HTTPError as error:
+        print(json.dumps([json.load(error)["error"]["code"], "Retry-After" in error.headers]), flush=True)
+    """
+    budget = {"budget": [{"calls": 1, "per": "1d"}]}
 
-    with own_kernel(toml).client() as client:
-        for name in agents:
-            until(lambda name=name: len(lines(client, name)) == 2, f"{name} has asked twice")  # type: ignore[misc]
-            assert lines(client, name) == ["stop", "insufficient_quota True"]
+    agents: dict[str, dict[str, Any]] = {"jailed": {}, "connected": {"network": True}}
+    for name, more in agents.items():
+        found = said(client, kernel, name, code(ASKS_ENDPOINT, script), llm=budget, **more)
+        assert found == ["insufficient_quota", True]

@@ -1,6 +1,7 @@
 """USAGE: what agents have used by day, over kernels that end or are killed, and the reset of a budget."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.conftest import OwnKernel
 from tests.llm.vendors import anthropic_wire
 from tests.llm.vendors.script import Says, Text
 from tests.support.commands import run_agentos
-from tests.support.kernel import Kernel, environment, until
+from tests.support.kernel import Kernel, environment, shared, until
 from tests.support.servers.vendor import vendor
 from tests.support.wire import HELLO, THINK, USAGE
 from tests.system.agents import in_state, info, up
@@ -36,8 +37,16 @@ def think(kernel: Kernel, client: AgentOSClient, name: str) -> str:
     return "answered" if reply["success"] else str(reply["code"])
 
 
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    tight = [child(name, SLEEPS, TIGHT) for name in ("asks", "shown", "guarded")]
+    with shared("".join((OFFLINE, *tight, child("beside")))) as started:
+        yield started
+
+
 def test_it_has_tokens_calls_cost_cpu_time_and_peak_of_each_agent(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(PRICED + child("asks"))
+    budget = 'llm = { budget = [{ tokens = 100000, per = "1d" }] }'
+    kernel = own_kernel(PRICED + child("asks") + child("hourly", SLEEPS, budget))
     with kernel.client() as client:
         up(client.spawn("works", command=["python3", "-c", WORK]))
         in_state(client, "works", "exited")
@@ -52,12 +61,7 @@ def test_it_has_tokens_calls_cost_cpu_time_and_peak_of_each_agent(own_kernel: Ow
         assert works["peak_memory_bytes"] > 1 << 20
         assert list(used(client, "works")) == ["works"]
 
-
-def test_without_a_price_the_cost_is_unknown(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(OFFLINE + child("asks"))
-    with kernel.client() as client:
-        think(kernel, client, "asks")
-        assert used(client)["asks"]["cost"] is None
+        check_last_hour(kernel, client)
 
 
 def test_cpu_time_counts_while_an_agent_runs_and_once_only(kernel: Kernel) -> None:
@@ -78,14 +82,14 @@ def test_it_outlives_the_kernel_and_kill_9_loses_only_what_was_not_written(own_k
     kernel.stop()
     kernel.start_again()
     with kernel.client() as client:
-        assert used(client)["asks"]["calls"] == 1  # to read is to write
+        assert (used(client)["asks"]["calls"], used(client)["asks"]["cost"]) == (1, None)  # to read is to write
     kernel.kill()
     kernel.start_again()
     with kernel.client() as client:
         assert used(client)["asks"]["calls"] == 1
 
 
-def test_cached_input_of_a_vendor_is_charged_and_shown_and_outlives_the_kernel(own_kernel: OwnKernel) -> None:
+def test_cached_input_of_a_vendor_is_charged_and_shown(own_kernel: OwnKernel) -> None:
     counted = Usage(1000, 2, 0, cache_read=600, cache_creation=300)
     cost = (100 * 10 + 600 * 1 + 300 * 12.5 + 2 * 50) / 1e6
     asks = child("asks", SLEEPS, 'llm = { budget = [{ money = 1, per = "31d" }] }')
@@ -105,17 +109,13 @@ def test_cached_input_of_a_vendor_is_charged_and_shown_and_outlives_the_kernel(o
             assert (shown["spent"]["cache_read"], shown["spent"]["cache_creation"]) == (600, 300)
             figures = up(client.agent_metrics(info(client, "asks")["id"]))["metrics"]["llm"]
             assert (figures["cache_read"], figures["cache_creation"]) == (600, 300)
-        assert met.exchanges[0].body["system"][0]["cache_control"] == {"type": "ephemeral"}
-        kernel.stop()
-        kernel.start_again()
-        with kernel.client() as client:
             row = used(client)["asks"]
             assert (row["tokens"], row["cache_read"], row["cache_creation"]) == (1002, 600, 300)
             assert row["cost"] == pytest.approx(cost)
+        assert met.exchanges[0].body["system"][0]["cache_control"] == {"type": "ephemeral"}
 
 
-def test_a_budget_that_refuses_is_told_once_in_its_window_and_can_be_reset(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT) + child("beside"))
+def test_a_budget_that_refuses_is_told_once_in_its_window_and_can_be_reset(kernel: Kernel) -> None:
     said = "the budget of asks is used up: 1 of 1 calls per 31d; it refuses questions until"
     with kernel.client() as client:
         assert [think(kernel, client, "asks") for _ in range(3)] == ["answered", "quota_exceeded", "quota_exceeded"]
@@ -148,59 +148,59 @@ def test_the_budget_of_a_group_and_of_all_agents_is_reset_by_its_owners_name(own
         assert think(kernel, client, "one") == "answered"
 
 
-def test_only_the_operator_resets_and_an_agent_reads_no_usage(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
-    with kernel.client() as client, kernel.connect_as(info(client, "asks")["id"]) as agent, kernel.connect() as guest:
+def test_only_the_operator_resets_and_an_agent_reads_no_usage(kernel: Kernel) -> None:
+    with (
+        kernel.client() as client,
+        kernel.connect_as(info(client, "guarded")["id"]) as agent,
+        kernel.connect() as guest,
+    ):
         assert agent.call(USAGE, {})["code"] == "permission_denied"
         assert guest.call(HELLO, {"as": "ann", "level": "unrestricted"})["success"]
         assert guest.call(USAGE, {})["success"]
-        assert guest.call(USAGE, {"name": "asks", "reset": True})["code"] == "permission_denied"
+        assert guest.call(USAGE, {"name": "guarded", "reset": True})["code"] == "permission_denied"
         assert client.usage(reset=True)["code"] == "bad_request"
         assert client.request(Op.USAGE, {"since": 1e18})["code"] == "bad_request"
 
 
-def test_the_command_shows_a_table_and_resets(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
-
+def test_the_command_shows_a_table_and_resets(kernel: Kernel) -> None:
     def agentos(*words: str) -> str:
         done = run_agentos([*words, "--socket", kernel.socket], kernel.place, environment(kernel.place))
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     with kernel.client() as client:
-        think(kernel, client, "asks")
-        think(kernel, client, "asks")
-    header, *rows = agentos("usage", "asks").splitlines()
+        think(kernel, client, "shown")
+        think(kernel, client, "shown")
+    header, *rows = agentos("usage", "shown").splitlines()
     assert header.split() == ["DAY", "NAME", "TOKENS", "CACHED", "CALLS", "COST", "USD", "CPU", "PEAK"]
-    assert [row.split()[1:2] for row in rows] == [["asks"]]
-    assert "budget used up until" in agentos("ps")
-    assert "; used up" in agentos("inspect", "asks")
-    assert agentos("budget", "reset", "asks") == "the budgets of asks begin anew\n"
-    assert "budget used up" not in agentos("ps")
+    assert [row.split()[1:2] for row in rows] == [["shown"]]
+
+    def is_used_up() -> bool:
+        return any("shown" in line and "budget used up until" in line for line in agentos("ps").splitlines())
+
+    assert is_used_up()
+    assert "; used up" in agentos("inspect", "shown")
+    assert agentos("budget", "reset", "shown") == "the budgets of shown begin anew\n"
+    assert not is_used_up()
     assert agentos("usage", "nothing") == "nothing was used by nothing in these days\n"
 
 
-def test_of_the_last_hour_it_has_models_and_what_is_left_of_budgets(own_kernel: OwnKernel) -> None:
-    budget = 'llm = { budget = [{ tokens = 100000, per = "1d" }] }'
-    kernel = own_kernel(PRICED + child("asks", SLEEPS, budget) + child("idle"))
-    with kernel.client() as client:
-        assert think(kernel, client, "asks") == "answered"
+def check_last_hour(kernel: Kernel, client: AgentOSClient) -> None:
+    """Of that there are models, and what is left of budgets."""
+    assert think(kernel, client, "hourly") == "answered"
 
-        reply = up(client.usage(hour=True))
-        rows = {(row["name"], row["model"]): row for row in reply["usage"]}
-        row = rows["asks", "offline"]
-        assert (row["calls"], row["questions"], row["failed"], row["retried"]) == (1, 1, 0, 0)
-        assert row["cost"] == pytest.approx(row["tokens"] / 1000)
-        budgets = [(one["name"], one["what"], one["most"], one["used"]) for one in reply["budgets"]]
-        assert budgets == [("asks", "tokens", 100000, row["tokens"]), ("idle", "tokens", 200000, 0)]
-        assert up(client.usage("idle", hour=True))["usage"] == []
-        assert client.usage(hour=True, by_model=True)["code"] == "bad_request"
-        assert client.usage(hour=True, total=True)["code"] == "bad_request"
-        [total] = up(client.usage(by_model=True, total=True))["usage"]
-        assert (total["name"], total["model"], total["tokens"], total["cost"]) == (
-            "asks",
-            "offline",
-            row["tokens"],
-            row["cost"],
-        )
-        assert up(client.usage())["budgets"] == []
+    reply = up(client.usage(hour=True))
+    rows = {(row["name"], row["model"]): row for row in reply["usage"]}
+    row = rows["hourly", "offline"]
+    assert (row["calls"], row["questions"], row["failed"], row["retried"]) == (1, 1, 0, 0)
+    assert row["cost"] == pytest.approx(row["tokens"] / 1000)
+    budgets = {(one["name"], one["what"], one["most"], one["used"]) for one in reply["budgets"]}
+    asks = rows["asks", "offline"]["tokens"]
+    assert {("hourly", "tokens", 100000, row["tokens"]), ("asks", "tokens", 200000, asks)} <= budgets
+    assert up(client.usage("nothing", hour=True))["usage"] == []
+    assert client.usage(hour=True, by_model=True)["code"] == "bad_request"
+    assert client.usage(hour=True, total=True)["code"] == "bad_request"
+    totals = {one["name"]: one for one in up(client.usage(by_model=True, total=True))["usage"]}
+    total = totals["hourly"]
+    assert (total["model"], total["tokens"], total["cost"]) == ("offline", row["tokens"], row["cost"])
+    assert up(client.usage())["budgets"] == []

@@ -113,11 +113,11 @@ def test_a_port_that_a_new_rule_names_is_served_at_once(client: AgentOSClient, s
     until(lambda: run(client, fetch) == "hello\n", "the port has a listener")
 
 
-def test_ten_thousand_hosts_break_nothing(client: AgentOSClient, sites: Sites) -> None:
+def test_a_thousand_hosts_break_nothing(client: AgentOSClient, sites: Sites) -> None:
     start(client, {"level": "sandboxed", "allow": {"domains": [f"*:{sites.http}", f"127.0.0.1:{sites.http}"]}})
-    code = "import socket; print(len({socket.gethostbyname(f'host{i}.many.test') for i in range(10000)}))"
+    code = "import socket; print(len({socket.gethostbyname(f'host{i}.many.test') for i in range(1000)}))"
 
-    assert run(client, f'python3 -c "{code}"') == "10000\n"
+    assert run(client, f'python3 -c "{code}"') == "1000\n"
     assert run(client, f"curl -sS --noproxy '*' http://files.test:{sites.http}/hello.txt") == "hello\n"
     assert not [name for name in sites.asked if "many" in name], "no such question leaves the host"
 

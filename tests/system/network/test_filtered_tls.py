@@ -62,11 +62,12 @@ def kernel(kernels: None, secure: str) -> Iterator[Kernel]:
         yield started
 
 
-@pytest.fixture
-def web(client: AgentOSClient, sites: Sites) -> AgentOSClient:
+@pytest.fixture(scope="module")
+def web(kernel: Kernel, sites: Sites) -> Iterator[AgentOSClient]:
     command = ["sleep", "1000"]
-    up(client.spawn("web", command=command, code=str(sites.ca), network="filtered", permissions="web", env=TRUST))
-    return client
+    with kernel.client() as client:
+        up(client.spawn("web", command=command, code=str(sites.ca), network="filtered", permissions="web", env=TRUST))
+        yield client
 
 
 def run(web: AgentOSClient, line: str) -> tuple[int, str]:

@@ -40,6 +40,15 @@ open("made/new.txt", "w").write("new\\n")
 BEFORE = {"a.txt": "a\n", "sub/b.txt": "b\n"}
 APPLIED = {"a.txt": "the agent's\n", "made/new.txt": "new\n"}
 
+WRONG: Sequence[tuple[dict[str, Any], str]] = (
+    ({"paths": ["../x"]}, "bad_request"),
+    ({"paths": ["/etc"]}, "bad_request"),
+    ({"also": ["a.txt"]}, "bad_request"),
+    ({"resolve": {"other": "ours"}}, "bad_request"),
+    ({"digest": "0" * 64}, "conflict"),
+    ({"name": "stranger"}, "not_found"),
+)
+
 
 @pytest.fixture
 def project() -> Iterator[Path]:
@@ -101,7 +110,7 @@ def test_nothing_is_in_the_directory_until_it_is_applied_and_it_can_be_undone(wo
         assert files(project) == BEFORE
 
 
-def test_the_record_says_that_the_workspace_is_an_overlay_of_neutral_names(worker: Kernel, project: Path) -> None:
+def test_an_agent_may_look_at_its_changes_and_never_applies_them_itself(worker: Kernel, project: Path) -> None:
     with worker.client() as client:
         layer = client.inspect("worker")["isolation"]["layers"]["overlay"]
         spec = client.inspect("worker")["spec"]
@@ -111,8 +120,6 @@ def test_the_record_says_that_the_workspace_is_an_overlay_of_neutral_names(worke
     assert str(project.parent) not in layer["evidence"]
     assert (spec["workspace"], spec["workspace_mode"]) == (str(project), "overlay")
 
-
-def test_an_agent_may_look_at_its_changes_and_never_applies_them_itself(worker: Kernel, project: Path) -> None:
     with worker.client() as client:
         run(client, "open('a.txt', 'w').write('mine')")
         number = info(client, "worker")["id"]
@@ -123,9 +130,12 @@ def test_an_agent_may_look_at_its_changes_and_never_applies_them_itself(worker: 
             ask(client, number, "apply", name="worker", digest=shown["digest"]),
             ask(client, number, "undo", name="worker"),
         ]
+        right = {"name": "worker", "digest": client.diff("worker")["digest"]}
+        wrong = [client.apply(**{**right, **words})["code"] for words, _ in WRONG]
 
     assert [one["path"] for one in shown["changes"]] == ["a.txt"]
     assert [answer["code"] for answer in answers] == ["permission_denied"] * 3
+    assert wrong == [code for _, code in WRONG]
     assert files(project) == BEFORE
 
 
@@ -192,38 +202,18 @@ def test_a_rollback_begins_with_the_directory_as_it_is(worker: Kernel, project: 
     assert agentos("rollback", "worker").returncode == 2
 
 
-WRONG: Sequence[tuple[dict[str, Any], str]] = (
-    ({"paths": ["../x"]}, "bad_request"),
-    ({"paths": ["/etc"]}, "bad_request"),
-    ({"also": ["a.txt"]}, "bad_request"),
-    ({"resolve": {"other": "ours"}}, "bad_request"),
-    ({"digest": "0" * 64}, "conflict"),
-    ({"name": "stranger"}, "not_found"),
-)
-
-
-def test_a_wrong_apply_changes_nothing(worker: Kernel, project: Path) -> None:
-    with worker.client() as client:
-        run(client, "open('a.txt', 'w').write('mine')")
-        right = {"name": "worker", "digest": client.diff("worker")["digest"]}
-
-        answers = [client.apply(**{**right, **words})["code"] for words, _ in WRONG]
-
-    assert answers == [code for _, code in WRONG]
-    assert files(project) == BEFORE
-
-
-def test_a_spawned_agent_has_an_overlay_too_and_it_must_name_a_directory(worker: Kernel, project: Path) -> None:
+def test_a_spawned_agent_has_an_overlay_too_and_it_must_name_a_directory(
+    kernel: Kernel, client: AgentOSClient, project: Path
+) -> None:
     command = ["/bin/sh", "-c", "echo new > a.txt; exec sleep 1000"]
-    with worker.client() as client:
-        spawned = client.spawn(
-            "maker", command=command, restart="temporary", workspace=str(project), workspace_mode="overlay"
-        )
-        refused = [
-            client.spawn("other", command=command, workspace_mode="overlay"),
-            client.spawn("other", command=["/bin/true"], workspace_mode="overlay", isolation="none"),
-        ]
-        until(lambda: [one["path"] for one in client.diff("maker")["changes"]] == ["a.txt"], "it has written")
+    spawned = client.spawn(
+        "maker", command=command, restart="temporary", workspace=str(project), workspace_mode="overlay"
+    )
+    refused = [
+        client.spawn("other", command=command, workspace_mode="overlay"),
+        client.spawn("other", command=["/bin/true"], workspace_mode="overlay", isolation="none"),
+    ]
+    until(lambda: [one["path"] for one in client.diff("maker")["changes"]] == ["a.txt"], "it has written")
 
     assert spawned["success"], spawned
     assert [each["error"].partition(":")[0] for each in refused] == ["workspace", "workspace_mode"]

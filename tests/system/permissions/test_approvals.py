@@ -452,21 +452,19 @@ def test_an_agent_is_told_what_to_do_in_one_sentence(kernel: Kernel, client: Age
     assert "and then the same call may be made once" in reply["error"]
 
 
-def test_a_list_is_bounded_and_says_how_many_it_leaves_out(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
+def test_a_list_is_bounded_and_says_how_many_it_leaves_out(kernel: Kernel, client: AgentOSClient) -> None:
     lines = "x" * 1000 + "\n"
     wires = [guest(kernel, f"guest{number}", write=[f"{kernel.place}/**"]) for number in range(6)]
-    with kernel.client() as client:
-        for at in range(84):
-            content = f"{at}\n{lines * 14}"
-            wires[at // 14].send(WRITE, {"path": str(kernel.place / "target"), "content": content}, at + 1)
-        until(lambda: sum(count_listed(client)) == 84, "all wait")
-        _, omitted = count_listed(client)
-        assert omitted > 0
-        assert sum(len(one["shown"]) for one in waiting(client)) <= 1 << 20
-        for one in waiting(client):
-            up(client.decide(one["id"], False))
-        assert count_listed(client) == (omitted, 0)
+    for at in range(84):
+        content = f"{at}\n{lines * 14}"
+        wires[at // 14].send(WRITE, {"path": str(kernel.place / "target"), "content": content}, at + 1)
+    until(lambda: sum(count_listed(client)) == 84, "all wait")
+    _, omitted = count_listed(client)
+    assert omitted > 0
+    assert sum(len(one["shown"]) for one in waiting(client)) <= 1 << 20
+    for one in waiting(client):
+        up(client.decide(one["id"], False))
+    assert count_listed(client) == (omitted, 0)
     for wire in wires:
         wire.close()
 

@@ -3,13 +3,16 @@
 import os
 import signal
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from agentos.agents.life.entries import ENTRIES_PER_SECOND, MAX_BURST
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel, shared, until
+from tests.support.runs.enter import let_in
 from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, known, relay, up
 from tests.system.lives.test_containers import child
@@ -29,10 +32,17 @@ def wait_for_life(client: AgentOSClient, name: str, call: str) -> list[dict[str,
     return lives(client, name)
 
 
-def test_a_declared_agent_is_followed_from_its_start_until_it_is_given_up(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(
-        child("crashes", '["sh", "-c", "sleep 1; exit 3"]', "backoff = { first = 0.1 }", "max_restarts = 1")
-    )
+@pytest.fixture(scope="module")
+def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    crashes = child("crashes", '["sh", "-c", "sleep 1; exit 3"]', "backoff = { first = 0.1 }", "max_restarts = 1")
+    code = tmp_path_factory.mktemp("code")
+    let_in(code, tmp_path_factory.getbasetemp())
+    hangs = child("hangs", None, script(code, "hangs", COMPUTES), HELLO, WATCHED, "max_restarts = 0")
+    with shared(crashes + hangs + child("sleeps")) as started:
+        yield started
+
+
+def test_a_declared_agent_is_followed_from_its_start_until_it_is_given_up(kernel: Kernel) -> None:
     with kernel.client() as client:
         number = in_state(client, "crashes", "failed")["id"]
         found = wait_for_life(client, "crashes", "AGENT_FAILED")
@@ -54,9 +64,7 @@ def test_a_declared_agent_is_followed_from_its_start_until_it_is_given_up(own_ke
     assert "2 restarts in 60 s were needed" in given_up["about"]
 
 
-def test_a_hung_agent_and_one_stopped_by_the_operator_are_in_it(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    hangs = child("hangs", None, script(tmp_path, "hangs", COMPUTES), HELLO, WATCHED, "max_restarts = 0")
-    kernel = own_kernel(hangs + child("sleeps"))
+def test_a_hung_agent_and_one_stopped_by_the_operator_are_in_it(kernel: Kernel) -> None:
     with kernel.client() as client:
         up(client.stop("sleeps"))
         stopped = [(entry["call"], entry["about"]) for entry in wait_for_life(client, "sleeps", "AGENT_STOPPED")]
@@ -79,12 +87,12 @@ def test_an_agent_that_reaches_a_limit_is_noted_with_it(kernel: Kernel) -> None:
 
 
 def test_a_crash_loop_does_not_flood_the_log(own_kernel: OwnKernel) -> None:
-    """Some hundred lives a minute, of which the first are written and the rest counted."""
-    loop = child("loop", '["sh", "-c", "sleep 0.21; exit 1"]', 'max_restarts = "unlimited"', "backoff = { max = 1 }")
-    fast = loop.replace("max = 1", "min = 0.01, factor = 1.001, max = 1")
+    """Hundreds of lives a minute, of which the first are written and the rest counted."""
+    often = ('max_restarts = "unlimited"', "backoff = { min = 0.01, factor = 1.001, max = 1 }")
+    fast = child("loop", '["false"]', 'isolation = "none"', 'ready = "hello"', *often)
     began, kernel = time.monotonic(), own_kernel(fast)
     with kernel.client() as client:
-        until(lambda: info(client, "loop")["restarts"] > 130, "it has crashed often", seconds=300)
+        until(lambda: info(client, "loop")["restarts"] > 130, "it has crashed often")
         written = len([entry for entry in lives(client, "loop") if entry["call"] == "AGENT_EXITED"])
         restarts, took = info(client, "loop")["restarts"], time.monotonic() - began
     kernel.stop()

@@ -11,7 +11,7 @@ from agentos_sdk.errors import PermissionDenied
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
-from tests.system.agents import RELAY_INSIDE, TALKS, as_agent, ask, relay, up
+from tests.system.agents import act, as_agent, up
 
 SLEEP = ["sleep", "1000"]
 
@@ -35,15 +35,15 @@ def test_without_a_jail_the_default_is_standard(client: AgentOSClient) -> None:
 
 
 def test_set_perms_holds_from_the_next_call_on_also_for_those_below(kernel: Kernel, client: AgentOSClient) -> None:
-    parent = relay(kernel, client, "parent", permissions=TALKS)
-    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
-    up(ask(client, child, "tree"))
+    parent = up(client.spawn("parent", command=SLEEP))["id"]
+    child = up(act(kernel, parent, "spawn", name="child", command=SLEEP))["id"]
+    up(act(kernel, child, "tree"))
 
-    mine = {"level": "readonly", "deny": {"calls": ["TREE"]}, "allow": {"send": ["*"], "calls": ["SEND"]}}
+    mine = {"level": "readonly", "deny": {"calls": ["TREE"]}}
     assert up(client.set_permissions(mine, agent_id=parent))["agent_id"] == parent
 
     for number in (parent, child):
-        refused = ask(client, number, "tree")
+        refused = act(kernel, number, "tree")
         assert (refused["code"], refused["rule"]) == (
             "permission_denied",
             f"deny calls TREE ({refused['rule'].partition('(')[2]}",
@@ -52,10 +52,10 @@ def test_set_perms_holds_from_the_next_call_on_also_for_those_below(kernel: Kern
 
 
 def test_an_agent_does_not_set_what_others_may(kernel: Kernel, client: AgentOSClient) -> None:
-    one = relay(kernel, client, "one")
+    one = up(client.spawn("one", command=SLEEP))["id"]
     other = up(client.spawn("other-one", command=SLEEP))["id"]
 
-    refused = ask(client, one, "set_permissions", level="minimal", agent_id=other)
+    refused = act(kernel, one, "set_permissions", level="minimal", agent_id=other)
 
     assert (refused["code"], refused["rule"]) == ("permission_denied", "only an ancestor sets rights")
 
@@ -142,15 +142,15 @@ def test_an_operator_that_narrows_itself_is_a_guest(kernel: Kernel) -> None:
 
 
 def test_an_ancestor_gives_no_more_than_it_has(kernel: Kernel, client: AgentOSClient) -> None:
-    parent = relay(kernel, client, "parent")
-    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, ready="hello"))["id"]
+    parent = up(client.spawn("parent", command=SLEEP))["id"]
+    child = up(act(kernel, parent, "spawn", name="child", command=SLEEP))["id"]
 
-    refused = ask(client, parent, "set_permissions", level="unrestricted", agent_id=child)
+    refused = act(kernel, parent, "set_permissions", level="unrestricted", agent_id=child)
     assert (refused["code"], refused["error"]) == (
         "permission_denied",
         "level: you can't grant unrestricted, you hold no more than sandboxed yourself",
     )
-    up(ask(client, parent, "set_permissions", permissions={"allow": {"read": ["/**"], "send": ["*"]}}, agent_id=child))
+    up(act(kernel, parent, "set_permissions", permissions={"allow": {"read": ["/**"], "send": ["*"]}}, agent_id=child))
     told = up(client.explain("child", "READ", {"path": "/etc/hostname"}))
     assert (told["decision"], told["rule"]) == ("deny", "no rule (level sandboxed)")
 
@@ -194,22 +194,22 @@ def test_spawn_takes_a_level_or_a_set(client: AgentOSClient) -> None:
 
 
 def test_a_child_has_no_more_than_its_parent_whatever_spawn_says(kernel: Kernel, client: AgentOSClient) -> None:
-    parent = relay(kernel, client, "parent")
+    parent = up(client.spawn("parent", command=SLEEP))["id"]
 
-    refused = ask(client, parent, "spawn", name="more", command=SLEEP, permissions="unrestricted")
+    refused = act(kernel, parent, "spawn", name="more", command=SLEEP, permissions="unrestricted")
     assert (refused["code"], refused["error"]) == (
         "permission_denied",
         "permissions: you can't grant unrestricted, you hold no more than sandboxed yourself",
     )
-    up(ask(client, parent, "spawn", name="less", command=SLEEP, permissions="readonly"))
+    up(act(kernel, parent, "spawn", name="less", command=SLEEP, permissions="readonly"))
     assert client.explain("less", "EXEC", {"command": "ls"})["decision"] == "deny"
 
 
 def test_what_is_spawned_has_no_more_than_the_limits_of_a_set(kernel: Kernel, client: AgentOSClient) -> None:
     bounds = {"level": "sandboxed", "spawn": {"limits": {"memory": "64M", "max_pids": 16}}}
-    parent = relay(kernel, client, "parent", permissions=bounds)
+    parent = up(client.spawn("parent", command=SLEEP, permissions=bounds))["id"]
 
-    up(ask(client, parent, "spawn", name="child", command=SLEEP, limits={"memory": "128M", "max_pids": 8}))
+    up(act(kernel, parent, "spawn", name="child", command=SLEEP, limits={"memory": "128M", "max_pids": 8}))
 
     limits = up(client.inspect("child"))["limits"]
     assert (limits["memory"], limits["max_pids"]) == (64 << 20, 8)
@@ -244,8 +244,8 @@ def test_explain_is_about_calls_that_there_are_and_their_own_requests(client: Ag
 
 
 def test_explain_is_for_oneself_and_those_below(kernel: Kernel, client: AgentOSClient) -> None:
-    parent = relay(kernel, client, "parent", permissions=TALKS)
-    child = up(ask(client, parent, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
+    parent = up(client.spawn("parent", command=SLEEP))["id"]
+    child = up(act(kernel, parent, "spawn", name="child", command=SLEEP))["id"]
 
     with as_agent(kernel, parent) as me:
         assert up(me.explain("child", "LIST"))["decision"] == "allow"

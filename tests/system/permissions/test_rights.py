@@ -11,39 +11,32 @@ from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, proc_status, until
 from tests.support.wire import PATIENCE
-from tests.system.agents import RELAY_INSIDE, TALKS, ask, info, known, lines, relay, up, write, written
+from tests.system.agents import RELAY_INSIDE, TALKS, as_agent, ask, info, known, lines, relay, up, write, written
 
-CALLS: dict[str, dict[str, float]] = {
-    "kill": {},
-    "pause": {},
-    "resume": {},
-    "wait": {"timeout": 0.01},
-    "logs": {},
-}
+CALLS: dict[str, dict[str, float]] = {"KILL": {}, "PAUSE": {}, "RESUME": {}, "WAIT": {"timeout": 0.01}, "LOGS": {}}
 
 
-@pytest.mark.parametrize("method", CALLS)
-def test_an_agent_has_no_power_over_others(kernel: Kernel, client: AgentOSClient, method: str) -> None:
-    agent = relay(kernel, client, f"weak-{method}")
-    other = up(client.spawn(f"other-{method}", command=["sleep", "1000"]))["id"]
+def test_an_agent_has_no_power_over_others(kernel: Kernel, client: AgentOSClient) -> None:
+    agent, other = (int(up(client.spawn(name, command=["sleep", "1000"]))["id"]) for name in ("weak", "other"))
 
-    reply = ask(client, agent, "request", op=Op[method.upper()], fields={"id": other, **CALLS[method]})
+    with as_agent(kernel, agent) as weak:
+        replies = [weak.request(Op[call], {"id": other, **fields}) for call, fields in CALLS.items()]
 
-    assert reply["code"] == "permission_denied"
-    assert f"other-{method}: no rule of level sandboxed allows it; it is neither you nor" in reply["error"]
-    assert info(client, f"other-{method}")["state"] == "running"
+    assert [reply["code"] for reply in replies] == ["permission_denied"] * len(CALLS)
+    why = "other: no rule of level sandboxed allows it; it is neither you nor"
+    assert [why in reply["error"] for reply in replies] == [True] * len(CALLS)
+    assert info(client, "other")["state"] == "running"
 
 
-@pytest.mark.parametrize("method", CALLS)
-def test_nor_over_its_parent(kernel: Kernel, client: AgentOSClient, method: str) -> None:
-    parent = relay(kernel, client, f"parent-{method}", permissions=TALKS)
-    child = ask(client, parent, "spawn", name=f"c-{method}", script=RELAY_INSIDE, permissions=TALKS, ready="hello")[
-        "id"
-    ]
+def test_nor_over_its_parent(kernel: Kernel, client: AgentOSClient) -> None:
+    parent = up(client.spawn("parent", command=["sleep", "1000"]))["id"]
+    with as_agent(kernel, parent) as above:
+        child = up(above.spawn("c", command=["sleep", "1000"]))["id"]
 
-    reply = ask(client, child, "request", op=Op[method.upper()], fields={"id": parent, **CALLS[method]})
+    with as_agent(kernel, child) as below:
+        replies = [below.request(Op[call], {"id": parent, **fields}) for call, fields in CALLS.items()]
 
-    assert reply["code"] == "permission_denied"
+    assert [reply["code"] for reply in replies] == ["permission_denied"] * len(CALLS)
 
 
 def test_an_agent_commands_its_descendants(kernel: Kernel, client: AgentOSClient) -> None:
@@ -100,8 +93,8 @@ def test_what_an_agent_spawns_counts_as_its_own_processes(kernel: Kernel, client
     assert "max_pids" in replies[3]["error"]
 
 
-def test_children_of_children_count_too(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel("[kernel]\nmax_children = 2\n")
+def test_children_of_children_and_those_that_are_spawned_at_the_same_moment_all_count(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel("[kernel]\nmax_children = 2\nspawn_rate = 100\n")
     with kernel.client() as client:
         boss = relay(kernel, client, "boss", permissions=TALKS)
         child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))[
@@ -116,14 +109,11 @@ def test_children_of_children_count_too(own_kernel: OwnKernel) -> None:
         replies = [wire.call(Op.SPAWN, {"name": f"guest-{n}", "command": ["sleep", "1000"]}) for n in range(3)]
         assert [reply.get("code", "started") for reply in replies] == ["started", "started", "quota_exceeded"]
 
-
-def test_children_that_are_spawned_at_the_same_moment_all_count(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel("[kernel]\nmax_children = 2\nspawn_rate = 100\n")
-    boss = kernel.spawn("boss", restart="temporary")
+    boss = kernel.spawn("another-boss", restart="temporary")
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(kernel.connect_as(boss)) for _ in range(6)]
         for number, wire in enumerate(wires):  # no child before: the supervisor of all is started for the first one
-            wire.send(Op.SPAWN, {"name": f"child-{number}", "command": ["sleep", "1000"], "restart": "temporary"})
+            wire.send(Op.SPAWN, {"name": f"twin-{number}", "command": ["sleep", "1000"], "restart": "temporary"})
         replies = [wire.receive().json for wire in wires]
 
     assert sorted(reply.get("code", "started") for reply in replies) == ["quota_exceeded"] * 4 + ["started"] * 2

@@ -1,14 +1,29 @@
 """Level sandboxed, the default of a jailed agent: it sends to its parent, its descendants and its group only."""
 
+from collections.abc import Iterator
+
+import pytest
+
 from agentos_sdk import AgentOSClient
-from tests.conftest import OwnKernel
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, shared
 from tests.support.wire import BROADCAST, EXPLAIN, HELLO, RECV, SEND, SPAWN, Wire
 from tests.system.agents import info, up
-from tests.system.lives.test_containers import child, group, member
+from tests.system.lives.test_containers import SLEEPS, child, group, member
 
 SLEEP = ["sleep", "1000"]
-FLEET = group("left", member("anna") + member("bert")) + group("right", member("carl")) + child("dora")
+ALLOWED = 'permissions = { level = "sandboxed", allow = { send = ["carl"] } }'
+FLEET = (
+    group("left", member("anna") + member("bert"))
+    + group("right", member("carl"))
+    + child("dora")
+    + child("emma", SLEEPS, ALLOWED)
+)
+
+
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(FLEET) as started:
+        yield started
 
 
 def send(wire: Wire, name: str) -> str:
@@ -20,15 +35,17 @@ def ids(client: AgentOSClient) -> dict[str, int]:
     return {agent["name"]: agent["id"] for agent in client.list_agents(all=True)}
 
 
-def test_an_agent_sends_within_its_group_and_to_no_other_agent(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(FLEET)
-    with kernel.client() as client, kernel.connect_as(ids(client)["anna"]) as anna:
+def test_an_agent_sends_within_its_group_and_to_no_other_agent(kernel: Kernel) -> None:
+    with kernel.client() as client:
+        number = ids(client)
+    with kernel.connect_as(number["anna"]) as anna:
         assert send(anna, "bert") == "sent"
         assert send(anna, "carl") == send(anna, "dora") == "permission_denied"
+    with kernel.connect_as(number["emma"]) as emma:
+        assert send(emma, "carl") == "sent", "a rule lets it send further"
 
 
-def test_a_denied_send_and_explain_name_the_agents_that_may_be_sent_to(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(FLEET)
+def test_a_denied_send_and_explain_name_the_agents_that_may_be_sent_to(kernel: Kernel) -> None:
     why = "carl is not your parent or an agent that you spawned or an agent with your supervisor"
     with kernel.client() as client, kernel.connect() as operator:
         with kernel.connect_as(ids(client)["anna"]) as anna:
@@ -40,10 +57,12 @@ def test_a_denied_send_and_explain_name_the_agents_that_may_be_sent_to(own_kerne
         assert (told["decision"], why in told["reason"]) == ("deny", True)
 
 
-def test_a_broadcast_reaches_the_group_only(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(FLEET)
+def test_a_broadcast_reaches_the_group_only(kernel: Kernel) -> None:
     with kernel.client() as client:
         number = ids(client)
+        for name in ("bert", "carl"):  # what other tests have sent
+            with kernel.connect_as(number[name]) as wire:
+                wire.call(RECV)
         with kernel.connect_as(number["anna"]) as anna:
             assert anna.call(BROADCAST, {"message": "all"})["success"]
         for name, count in (("bert", 1), ("carl", 0), ("dora", 0)):
@@ -82,10 +101,3 @@ def test_agents_of_two_guests_are_strangers(kernel: Kernel) -> None:
         with kernel.client() as client, kernel.connect_as(info(client, "of-ann")["id"]) as agent:
             assert send(agent, "of-bob") == send(agent, "bob") == "permission_denied"
             assert send(agent, "ann") == "sent"
-
-
-def test_a_permission_lets_an_agent_send_further(own_kernel: OwnKernel) -> None:
-    allowed = 'permissions = { level = "sandboxed", allow = { send = ["carl"] } }'
-    kernel = own_kernel(group("left", member("anna", '["sleep", "1000"]', allowed)) + group("right", member("carl")))
-    with kernel.client() as client, kernel.connect_as(ids(client)["anna"]) as anna:
-        assert send(anna, "carl") == "sent"

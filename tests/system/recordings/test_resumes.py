@@ -1,4 +1,4 @@
-"""Agents whose program gets SIGKILL at each of eight turns, and whose kernel does: each goes on where it was.
+"""Agents whose program gets SIGKILL at each of some turns, and whose kernel does: each goes on where it was.
 
 Programs with the SDK, the built-in loop, one that leases its messages, and one that asks the OpenAI endpoint by a
 client of others. What they did is counted where it was done. ``make proof-replay`` kills many more of them.
@@ -6,7 +6,7 @@ client of others. What they did is counted where it was done. ``make proof-repla
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,15 @@ from agentos_sdk.values import ToolCall
 from tests.llm.vendors.script import Called, Refuses, Says, Script, Text, Until
 from tests.llm.vendors.server import Vendor
 from tests.support.kernel import Kernel, running, until
+from tests.support.runs.enter import let_in
 from tests.support.runs.rounds import is_night, rounds
 from tests.support.servers.http_server import HttpServer, http_server, response
 from tests.support.servers.vendor import vendor
 from tests.system.agents import info, lines, up
 from tests.system.event_calls import poll, subscribe
 
-TURNS = 8
+Model = Script | Callable[[Question], Script]
+TURNS = 8 if is_night() else 4
 TOML = """
 [llm]
 provider = "openai"
@@ -62,6 +64,7 @@ DIES = """
 import os, signal, sys, time
 
 how, url, *points = sys.argv[1:]
+TURNS = {turns}
 
 def die(point):
     if point in points and not os.path.exists("killed-" + point):
@@ -75,7 +78,7 @@ PROGRAMS = {
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    me.think("first" if not os.path.exists("killed-first") else "another first")
+    me.think("strays first" if not os.path.exists("killed-first") else "strays another first")
     die("first")
 print("over", flush=True)
 """,
@@ -91,7 +94,7 @@ print("over", flush=True)
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    me.think("first")
+    me.think("fails first")
     with open("lives", "a") as file:
         file.write("x")
     if os.path.getsize("lives") < 6:
@@ -108,13 +111,13 @@ with httpx.Client(base_url=os.environ["OPENAI_BASE_URL"], timeout=None) as clien
         asked = {"model": model, "messages": [{"role": "user", "content": text}], **more}
         return client.stream("POST", "chat/completions", json=asked)
 
-    with ask("first") as reply:
+    with ask("breaks first") as reply:
         reply.read()
-    with ask("a stream", "slow", stream=True) as reply:
+    with ask("breaks a stream", "slow", stream=True) as reply:
         for line in reply.iter_lines():
             assert '"error"' not in line, line
             if "piece" in line:
-                with ask("beside") as other:
+                with ask("breaks beside") as other:
                     other.read()
                 die("streamed")
 print("over", flush=True)
@@ -124,7 +127,7 @@ from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
     for text in ("first", "second"):
-        assert me.think(text)["success"]
+        assert me.think(f"unlucky {text}")["success"]
 print("over", flush=True)
 """,
     "narrows": """
@@ -141,7 +144,7 @@ from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
     messages = []
-    for turn in range(8):
+    for turn in range(TURNS):
         messages.append({"role": "user", "content": f"sdk turn {turn}"})
         messages.append({"role": "assistant", "content": me.think(messages=messages)["content"]})
         die(f"asked-{turn}")
@@ -171,14 +174,14 @@ def step() -> str:
     count += 1
     return f"step {count}"
 
-AgenticLoop(kernel, model="looper", tools=[step]).run("make eight steps", task_id="t")
+AgenticLoop(kernel, model="looper", tools=[step]).run("make all steps", task_id="t")
 print("over", flush=True)
 """,
     "worker": """
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    for turn in range(8):
+    for turn in range(TURNS):
         [message] = me.recv_messages(timeout=1000, lease=600, max_messages=1)["messages"]
         assert message["message"] == turn
         me.think(messages=[{"role": "user", "content": f"worker turn {turn}"}])
@@ -194,7 +197,7 @@ with httpx.Client(base_url=os.environ["OPENAI_BASE_URL"], timeout=None) as clien
     key = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
     messages = [{"role": "system", "content": f"Files: {os.listdir()}"}]  # others in each life
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
-    for turn in range(8):
+    for turn in range(TURNS):
         messages.append({"role": "user", "content": f"endpoint turn {turn}"})
         asked = {"model": "wise", "messages": messages, "tools": tools}
         reply = client.post("chat/completions", json=asked, headers=key).raise_for_status().json()
@@ -232,7 +235,7 @@ class Agents:
         assert len({recording.manifest.lives[0].hash_seed for recording in self.list_recordings(name)}) == 1
         assert asked_turns(self.met, name) == Counter(range(TURNS + (name == "loop")))
         if name != "endpoint":
-            assert (self.work / name / "done").read_text() == "01234567"
+            assert (self.work / name / "done").read_text() == "".join(map(str, range(TURNS)))
         if name in ("sdk", "loop"):
             gets = Counter(one.target for one in self.server.asked if one.target.startswith(f"/{name}-"))
             assert gets == Counter(f"/{name}-{turn}" for turn in range(TURNS))
@@ -253,7 +256,7 @@ class Agents:
 
 def asked_turns(met: Vendor, name: str) -> Counter[int]:
     """How often an agent asked at each turn, which is the number of its model's answers so far."""
-    wanted = {"loop": "make eight steps", "worker": "worker turn"}.get(name, f"{name} turn 0")
+    wanted = {"loop": "make all steps", "worker": "worker turn"}.get(name, f"{name} turn 0")
     asked = (one.question.messages for one in met.exchanges)
     own = (messages for messages in asked if any(wanted in message.text for message in messages))
     if name == "worker":
@@ -268,18 +271,18 @@ def steps_of_loop() -> Iterator[Script]:
 
 
 @contextmanager
-def agents(place: Path, how: str, points: Mapping[str, Sequence[str]]) -> Iterator[Agents]:
-    """These agents, by name, which are killed at these points."""
+def agents(place: Path, how: str, points: Mapping[str, Sequence[str]], **models: Model) -> Iterator[Agents]:
+    """These agents, by name, which are killed at these points, and what their models do."""
     with vendor() as met, http_server() as server:
         server.answers = {f"/{name}-{turn}": response(b"done") for name in points for turn in range(TURNS)}
-        met.models = {"wise": Says([Text("well")])}
+        met.models = {"wise": Says([Text("well")]), **models}
         met.will(*steps_of_loop())
         toml = TOML.format(url=met.base_url) + EAR
         for name, own in points.items():
             work = place / "work" / name
             work.mkdir(parents=True)
             work.chmod(0o777)
-            (place / f"{name}.py").write_text(DIES + PROGRAMS[name])
+            (place / f"{name}.py").write_text(DIES.replace("{turns}", str(TURNS)) + PROGRAMS[name])
             args = json.dumps([how, server.url().rstrip("/"), *own])
             toml += AGENT.format(name=name, place=place, port=server.port, args=args)
         with running(toml, {"OPENAI_API_KEY": met.key}) as kernel:
@@ -323,7 +326,7 @@ def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path, n
 @pytest.mark.parametrize("number", range(rounds(1)))
 def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -> None:
     names = [*POINTS]
-    turns = range(1, TURNS, 1 if is_night() else 3)
+    turns = range(1, TURNS, 1 if is_night() else 2)
     points = {name: [f"acted-{turn}" for turn in turns] for name in names}
     with agents(entered, "kernel", points) as made:
         with made.kernel.client() as client:
@@ -345,10 +348,37 @@ def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -
         made.kernel.stop()
 
 
-@pytest.mark.usefixtures("kernels")
-def test_a_life_that_leaves_the_recorded_one_but_for_what_masks_cover_is_followed_by_a_new_one(entered: Path) -> None:
-    points = {"strays": ["first"], "masked": ["first"]}
-    with agents(entered, "agent", points) as made, made.kernel.client() as client:
+@pytest.fixture(scope="module")
+def crashed(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """Agents that end where they can't simply go on."""
+    place = tmp_path_factory.mktemp("crashed")
+    let_in(place, tmp_path_factory.getbasetemp())
+    refusals = [Refuses(400), Refuses(400), Refuses(400)]
+    streams = [Says([Text("piece"), Until()])]
+
+    def answer(question: Question) -> Script:
+        is_second = question.messages[-1].text == "unlucky second"
+        return refusals.pop() if is_second and refusals else Says([Text("well")])
+
+    def stream(question: Question) -> Script:
+        return streams.pop() if streams else Says([Text("piece")])
+
+    points = {"strays": ["first"], "masked": ["first"], "fails": [], "breaks": ["streamed"], "unlucky": []}
+    with agents(place, "agent", points, wise=answer, slow=stream) as made:
+        yield made
+
+
+def asked_by(made: Agents, name: str) -> list[str]:
+    """The last messages of an agent's questions, without its name in front."""
+    asked = [each.question.messages[-1].text for each in made.met.exchanges]
+    return [text.removeprefix(f"{name} ") for text in asked if text.startswith(f"{name} ")]
+
+
+def test_a_life_that_leaves_the_recorded_one_but_for_what_masks_cover_is_followed_by_a_new_one(
+    crashed: Agents,
+) -> None:
+    made = crashed
+    with made.kernel.client() as client:
         until(lambda: "over" in lines(client, "strays"), "it is over", show=lambda: client.logs("strays", tail=60))
         notes = [line["text"] for line in client.logs("strays", tail=60)["lines"] if line["stream"] == "kernel"]
 
@@ -357,38 +387,34 @@ def test_a_life_that_leaves_the_recorded_one_but_for_what_masks_cover_is_followe
             "strays/1, call 1, THINK: no recorded call is equal"
         ]
         assert any("now 'another " in note for note in notes), notes
-        asked = [each.question.messages[-1].text for each in made.met.exchanges]
-        assert [text for text in asked if "ticket" not in text] == ["first", "another first"]
+        assert asked_by(made, "strays") == ["first", "another first"]
         assert info(client, "strays")["restarts"] == 2
 
         until(lambda: "over" in lines(client, "masked"), "it goes on", show=lambda: client.logs("masked", tail=60))
         assert sum("ticket" in each.question.messages[-1].text for each in made.met.exchanges) == 1
 
 
-@pytest.mark.usefixtures("kernels")
-def test_a_crash_without_a_further_reply_is_not_repeated_for_ever(entered: Path) -> None:
+def test_a_crash_without_a_further_reply_is_not_repeated_for_ever(crashed: Agents) -> None:
     """Of six lives each second one goes on: the vendor is asked by those that begin anew."""
-    with agents(entered, "agent", {"fails": []}) as made, made.kernel.client() as client:
+    made = crashed
+    with made.kernel.client() as client:
         with made.kernel.connect() as wire:
             until(lambda: "over" in lines(client, "fails"), "it is over", show=lambda: client.logs("fails", tail=60))
             subscribe(wire, "LIFE_RESUMED", "RESUME_FAILED", since=0)
-            told = poll(wire)
+            told = [each for each in poll(wire) if each["data"]["name"] == "fails"]
 
         assert [each["type"] for each in told] == ["LIFE_RESUMED", "RESUME_FAILED"] * 2 + ["LIFE_RESUMED"]
         assert "with no reply beyond the 1 recorded ones" in told[1]["data"]["reason"]
-        assert len(made.met.exchanges) == 3
+        assert asked_by(made, "fails") == ["first"] * 3
 
 
-@pytest.mark.usefixtures("kernels")
-def test_a_program_that_ends_where_a_stream_broke_off_goes_on_at_that_question(entered: Path) -> None:
-    with agents(entered, "agent", {"breaks": ["streamed"]}) as made, made.kernel.client() as client:
-        streams = [Says([Text("piece"), Until()])]
-        made.met.models["slow"] = lambda question: streams.pop() if streams else Says([Text("piece")])
+def test_a_program_that_ends_where_a_stream_broke_off_goes_on_at_that_question(crashed: Agents) -> None:
+    made = crashed
+    with made.kernel.client() as client:
         until(lambda: "over" in lines(client, "breaks"), "it is over", show=lambda: client.logs("breaks", tail=60))
         notes = lines(client, "breaks", "kernel")
 
-        asked = Counter(each.question.messages[-1].text for each in made.met.exchanges)
-        assert asked == {"first": 1, "a stream": 2, "beside": 2}, notes
+        assert Counter(asked_by(made, "breaks")) == {"first": 1, "a stream": 2, "beside": 2}, notes
         assert [note.partition(" with ")[2] for note in notes if note.startswith("goes on")] == [
             "3 recorded answers of breaks-1",
             "1 recorded answers of breaks-2",
@@ -396,20 +422,12 @@ def test_a_program_that_ends_where_a_stream_broke_off_goes_on_at_that_question(e
         assert not [note for note in notes if note.startswith("begins anew")]
 
 
-@pytest.mark.usefixtures("kernels")
-def test_a_program_that_ends_where_a_question_failed_goes_on_at_that_question(entered: Path) -> None:
-    with agents(entered, "agent", {"unlucky": []}) as made, made.kernel.client() as client:
-        refusals = [Refuses(400), Refuses(400), Refuses(400)]
-
-        def answer(question: Question) -> Script:
-            is_second = question.messages[-1].text == "second"
-            return refusals.pop() if is_second and refusals else Says([Text("well")])
-
-        made.met.models["wise"] = answer
+def test_a_program_that_ends_where_a_question_failed_goes_on_at_that_question(crashed: Agents) -> None:
+    made = crashed
+    with made.kernel.client() as client:
         until(lambda: "over" in lines(client, "unlucky"), "it is over", show=lambda: client.logs("unlucky", tail=60))
 
-        asked = Counter(each.question.messages[-1].text for each in made.met.exchanges)
-        assert asked == {"first": 1, "second": 4}, lines(client, "unlucky", "kernel")
+        assert Counter(asked_by(made, "unlucky")) == {"first": 1, "second": 4}, lines(client, "unlucky", "kernel")
 
 
 @pytest.mark.usefixtures("kernels")

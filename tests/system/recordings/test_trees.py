@@ -151,7 +151,7 @@ def test_each_life_of_a_tree_is_replayed_alone_and_nothing_leaves_it(tree: Tree)
     assert len(tree.log.exchanges) == tree.asked
 
 
-@pytest.mark.parametrize("name", ["chief", "helper", "child"])
+@pytest.mark.parametrize("name", ["chief", "child"])
 def test_of_changed_code_the_life_is_found_that_differs(tree: Tree, tmp_path: Path, name: str) -> None:
     old, new = ('"What is', '"What was') if name == "chief" else ("is told to", "is asked to")
     status, said = tree.replay("--code", tree.change(tmp_path, name, old, new))

@@ -11,7 +11,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE
-from tests.system.agents import RELAY, SLEEPER, ask, in_state, info, lines, relay, up, write
+from tests.system.agents import RELAY, SLEEPER, act, ask, in_state, info, lines, relay, up, write
 from tests.system.jails import group_of, layers, need_cgroups
 
 SLEEP = ["sleep", "1000"]
@@ -109,10 +109,10 @@ def test_a_child_may_run_its_parents_script_and_what_its_parent_wrote(kernel: Ke
 
 def test_a_childs_limits_are_cut_to_its_parents(kernel: Kernel, client: AgentOSClient) -> None:
     bounds = {"memory": "64M", "max_pids": 10, "open_files": 100, "disk": "4M", "inodes": 50, "file_size": "2M"}
-    parent = relay(kernel, client, "bounded", limits=bounds)
+    parent = up(client.spawn("bounded", command=SLEEP, limits=bounds))["id"]
 
     wanted = {"memory": "8G", "max_pids": 1000, "open_files": 5000, "disk": "1G", "file_size": "1G"}
-    reply = ask(client, parent, "spawn", name="greedy", command=SLEEP, limits=wanted)
+    reply = act(kernel, parent, "spawn", name="greedy", command=SLEEP, limits=wanted)
 
     found = layers(reply)
     assert [found[name]["asked"] for name in ("memory", "pids", "disk")] == [64 << 20, 10, 4 << 20]
@@ -123,8 +123,8 @@ def test_a_childs_limits_are_cut_to_its_parents(kernel: Kernel, client: AgentOSC
 
 def test_a_childs_control_group_lies_in_its_parents(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
-    parent = relay(kernel, client, "above")
-    reply = up(ask(client, parent, "spawn", name="below", command=SLEEP))
+    parent = up(client.spawn("above", command=SLEEP))["id"]
+    reply = up(act(kernel, parent, "spawn", name="below", command=SLEEP))
 
     for controller in ("memory", "pids", "cpu"):
         inner, outer = group_of(reply["pid"], controller), group_of(info(client, "above")["pid"], controller)
@@ -133,8 +133,8 @@ def test_a_childs_control_group_lies_in_its_parents(kernel: Kernel, client: Agen
 
 def test_a_childs_memory_counts_as_its_parents(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
-    parent = relay(kernel, client, "mother", limits={"memory": "64M"})
-    reply = ask(client, parent, "spawn", name="hog", command=["python3", "-c", HOG], limits={"memory": "512M"})
+    parent = up(client.spawn("mother", command=SLEEP, limits={"memory": "64M"}))["id"]
+    reply = act(kernel, parent, "spawn", name="hog", command=["python3", "-c", HOG], limits={"memory": "512M"})
     if reply["success"]:
         client.wait("hog", timeout=PATIENCE)
 
@@ -145,8 +145,8 @@ def test_a_childs_memory_counts_as_its_parents(kernel: Kernel, client: AgentOSCl
 
 def test_a_parents_processes_bound_those_of_its_children(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
-    parent = relay(kernel, client, "small", limits={"max_pids": 8})
-    replies = [ask(client, parent, "spawn", name=f"leaf-{number}", command=SLEEP) for number in range(8)]
+    parent = up(client.spawn("small", command=SLEEP, limits={"max_pids": 8}))["id"]
+    replies = [act(kernel, parent, "spawn", name=f"leaf-{number}", command=SLEEP) for number in range(8)]
 
     refused = [reply for reply in replies if not reply["success"]]
     assert 1 <= len([reply for reply in replies if reply["success"]]) < 8
@@ -156,8 +156,8 @@ def test_a_parents_processes_bound_those_of_its_children(kernel: Kernel, client:
 
 
 def test_children_end_with_their_parent_and_leave_no_control_group(kernel: Kernel, client: AgentOSClient) -> None:
-    parent = relay(kernel, client, "mortal")
-    child = up(ask(client, parent, "spawn", name="orphan", command=SLEEP))
+    parent = up(client.spawn("mortal", command=SLEEP))["id"]
+    child = up(act(kernel, parent, "spawn", name="orphan", command=SLEEP))
     groups: list[Path] = []
     with contextlib.suppress(AssertionError, StopIteration):
         groups = [group_of(child["pid"], name) for name in ("memory", "pids", "cpu")]
@@ -170,10 +170,10 @@ def test_children_end_with_their_parent_and_leave_no_control_group(kernel: Kerne
 
 
 def test_a_child_of_an_unjailed_agent_is_jailed(kernel: Kernel, client: AgentOSClient) -> None:
-    parent = relay(kernel, client, "bare", isolation="none")
+    parent = up(client.spawn("bare", command=SLEEP, isolation="none"))["id"]
 
-    child = up(ask(client, parent, "spawn", name="walled", script=write(kernel, "s.py", SLEEPER)))
-    refused = ask(client, parent, "spawn", name="bare-too", command=SLEEP, isolation="none")
+    child = up(act(kernel, parent, "spawn", name="walled", script=write(kernel, "s.py", SLEEPER)))
+    refused = act(kernel, parent, "spawn", name="bare-too", command=SLEEP, isolation="none")
 
     assert child["isolation"]["level"] == "standard"
     assert refused["code"] == "permission_denied"
@@ -181,14 +181,14 @@ def test_a_child_of_an_unjailed_agent_is_jailed(kernel: Kernel, client: AgentOSC
 
 def test_how_others_ended_is_not_a_jailed_agents_to_know(kernel: Kernel, client: AgentOSClient) -> None:
     """It may name the host's paths."""
-    parent = relay(kernel, client, "curious")
+    parent = up(client.spawn("curious", command=SLEEP))["id"]
     client.spawn("other", command=["true"], workspace=str(kernel.place / "secret"))
     client.spawn("stranger", command=["false"])
-    ask(client, parent, "spawn", name="kid", command=["false"])
+    act(kernel, parent, "spawn", name="kid", command=["false"])
     assert client.wait("stranger", timeout=PATIENCE)["success"]
     assert client.wait("kid", timeout=PATIENCE)["success"]
 
-    heard = {agent["name"]: agent["end"] for agent in ask(client, parent, "list_agents", all=True)}
+    heard = {agent["name"]: agent["end"] for agent in act(kernel, parent, "list_agents", all=True)}
 
     assert (heard["stranger"], heard["kid"]) == (None, "exit status 1")
     assert str(kernel.place) not in str(heard)

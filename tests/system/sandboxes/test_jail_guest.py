@@ -49,16 +49,10 @@ AS_USER = (
     "sandboxes/test_jail_children.py::test_children_end_with_their_parent_and_leave_no_control_group",
     *FOR_BOTH,
 )
-# What the control groups bound is the same for a user: tests/sandbox/cgroups/test_guest.py runs test_real.py as one.
+# What the control groups bound, and tell of it, is tested without a kernel: tests/sandbox/cgroups/test_guest.py.
 AS_ROOT = (
-    "sandboxes/test_jail_record.py::test_limits_by_control_groups_are_in_their_files",
     "events/test_metrics.py::test_the_figures_are_those_of_the_control_group_s_files_and_of_proc",
-    "sandboxes/test_jail_children.py::test_a_childs_memory_counts_as_its_parents",
-    "sandboxes/test_jail_children.py::test_a_parents_processes_bound_those_of_its_children",
     "sandboxes/test_jail_endings.py::test_a_memory_hog_is_killed_and_told_at_which_limit",
-    "sandboxes/test_jail_endings.py::test_an_agent_of_which_one_process_was_killed_for_memory_ends_as_a_whole",
-    "sandboxes/test_jail_endings.py::test_refused_forks_are_told_with_the_limit",
-    "sandboxes/test_jail_endings.py::test_a_throttled_agent_is_told_how_much_of_its_time",
     *FOR_BOTH,
     "sandboxes/test_waiting_jails.py::test_the_next_agent_gets_it_with_the_same_layers",
     "sandboxes/test_waiting_jails.py::test_the_successor_of_a_killed_agent_gets_it",

@@ -180,7 +180,7 @@ def test_what_remains_when_both_are_killed_goes_with_the_next_start(own_kernel: 
 
 def test_the_next_kernel_may_start_at_once(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
-    for _ in range(3):
+    for _ in range(2):
         traces = Traces(kernel)
         with kernel.client() as client:
             up(client.spawn("agent", command=SLEEP, workspace="keep"))

@@ -9,6 +9,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
+from tests.support.runs.rows import each_row
 from tests.system.agents import ask, relay, up
 from tests.system.jails import cgroups, crippled, layers, need_cgroups
 
@@ -25,18 +26,19 @@ NEED_NONE = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ungrouped(kernels: None) -> Iterator[AgentOSClient]:
     """An operator of a kernel without control groups."""
     with crippled("--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
         yield client
 
 
-@pytest.mark.parametrize("fields", [{}, {"isolation": "standard"}, {"isolation": "best_effort"}], ids=str)
+@each_row("fields", [{}, {"isolation": "standard"}, {"isolation": "best_effort"}], ids=str)
 def test_standard_is_what_one_gets_and_best_effort_means_the_same(
     client: AgentOSClient, fields: dict[str, Any]
 ) -> None:
     reply = up(client.spawn("usual", command=SLEEP, **fields))
+    client.kill("usual", grace=0)
 
     assert reply["isolation"]["level"] == "standard"
 
@@ -63,10 +65,10 @@ def test_strict_without_control_groups_is_refused_with_what_to_do(ungrouped: Age
     assert (reply["success"], reply["code"]) == (False, "isolation_unavailable")
     assert "cpu: no cgroup delegated" in reply["error"]
     assert "agentos doctor" in reply["error"]
-    up(ungrouped.spawn("strict", command=SLEEP))  # the name is free
+    up(ungrouped.spawn("strict", command=SLEEP))  # the name is free, and no limit that wasn't named refuses
 
 
-@pytest.mark.parametrize("limit", NEED_A_GROUP)
+@each_row("limit", NEED_A_GROUP)
 def test_a_named_limit_that_nothing_enforces_refuses(ungrouped: AgentOSClient, limit: str) -> None:
     reply = ungrouped.spawn("limited", command=SLEEP, limits={limit: NEED_A_GROUP[limit]})
 
@@ -74,13 +76,8 @@ def test_a_named_limit_that_nothing_enforces_refuses(ungrouped: AgentOSClient, l
     assert "cpu" in reply["error"]
 
 
-def test_limits_that_were_not_named_never_refuse(ungrouped: AgentOSClient) -> None:
-    up(ungrouped.spawn("unnamed", command=SLEEP))
-
-
-@pytest.mark.parametrize("limit", NEED_NONE)
-def test_all_other_limits_hold_without_control_groups(ungrouped: AgentOSClient, limit: str) -> None:
-    up(ungrouped.spawn("limited", command=SLEEP, limits={limit: NEED_NONE[limit]}))
+def test_all_other_limits_hold_without_control_groups(ungrouped: AgentOSClient) -> None:
+    up(ungrouped.spawn("limited", command=SLEEP, limits=NEED_NONE))
 
 
 @pytest.mark.usefixtures("kernels")

@@ -154,7 +154,7 @@ def test_postgresql_that_is_written_meanwhile_recovers_from_every_snapshot(worke
     with worker.client() as client:
         run(client, BEGIN_POSTGRES.format(programs=programs, write=WRITE))
         last = 0
-        for _ in range(50 if is_night() else 2):
+        for _ in range(50 if is_night() else 1):
             until(lambda last=last: written() > last, "more is written")  # type: ignore[misc]
 
             taken = up(client.snapshot("worker"))["snapshot"]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.system.agents import ask, in_state, info, up
 
 from .conftest import BEFORE, Agentos, fetch, files, run, see
@@ -83,20 +84,29 @@ def test_a_fork_that_can_not_be_made_leaves_nothing(worker: Kernel) -> None:
             assert ask(client, number, method, name="worker")["code"] == "permission_denied"
 
 
-def test_a_fork_has_rights_and_budgets_of_its_own_and_no_mail(worker: Kernel) -> None:
+def test_forks_by_the_command_line_have_rights_and_budgets_of_their_own_and_no_mail(
+    worker: Kernel, agentos: Agentos
+) -> None:
     with worker.client() as client:
-        run(client, "")
+        run(client, "open('a.txt', 'w').write('one')")
         client.pause("worker")
         for _ in range(3):
             up(client.send_message({"method": "run", "with": {"code": ""}}, to="worker"))
-        up(client.fork("worker", count=1))
+        made = agentos("fork", "worker", "-n", "2")
         client.resume("worker")
+        for _ in range(3):
+            assert client.recv_messages(1, timeout=PATIENCE)["messages"]
 
+        assert made.stderr == ""
+        assert [word for word in made.stdout.split() if word.startswith("worker-")] == ["worker-1", "worker-2"]
         in_state(client, "worker-1", "running")
         assert client.mail("worker-1")["count"] == 0
         fork, original = (client.get_permissions(info(client, name)["id"]) for name in ("worker-1", "worker"))
         assert fork["permissions"] == original["permissions"]
         assert client.inspect("worker-1")["supervisor"].startswith("root/spawned/")
+        assert see(client, "worker-2")["a.txt"] == "one"
+        assert agentos("fork", "worker@").returncode == 2
+        assert "fork of" in agentos("inspect", "worker-2").stdout
 
 
 def test_a_fork_of_an_agent_that_narrowed_itself_is_refused_and_asked_about_what_that_one_was(worker: Kernel) -> None:
@@ -115,18 +125,3 @@ def test_a_fork_of_an_agent_that_narrowed_itself_is_refused_and_asked_about_what
             keys = ("secret/a", "asked/a", "a")
             found = [up(client.explain(one, "STORE", {"key": key, "scope": "global"})) for key in keys]
             assert [each["decision"] for each in found] == ["deny", "ask", "allow"]
-
-
-def test_forks_by_the_command_line(worker: Kernel, agentos: Agentos) -> None:
-    with worker.client() as client:
-        run(client, "open('a.txt', 'w').write('one')")
-
-        made = agentos("fork", "worker", "-n", "4")
-
-        assert made.stderr == ""
-        assert [word for word in made.stdout.split() if word.startswith("worker-")] == [
-            f"worker-{n}" for n in range(1, 5)
-        ]
-        assert see(client, "worker-4")["a.txt"] == "one"
-        assert agentos("fork", "worker@").returncode == 2
-        assert "fork of" in agentos("inspect", "worker-4").stdout

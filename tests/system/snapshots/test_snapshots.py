@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.support.kernel import Kernel, until
-from tests.system.agents import in_state, info, up
+from tests.system.agents import info, up
 
 from .conftest import BEFORE, Agentos, fetch, files, run, see
 
@@ -52,22 +52,6 @@ def test_a_stopped_agent_is_sealed_and_goes_back_without_a_start(worker: Kernel,
     assert files(project) == BEFORE
 
 
-def test_keys_come_back_with_new_versions(worker: Kernel) -> None:
-    with worker.client() as client:
-        run(client, "me.store('k', 'old', scope='agent'); me.store('gone', 1, scope='agent', ttl=3600)")
-        up(client.snapshot("worker", "keys"))
-        run(client, "me.store('k', 'new', scope='agent'); me.delete('gone'); me.store('later', 2, scope='agent')")
-        version = fetch(client, "k")["version"]
-
-        up(client.rollback("worker", "keys"))
-
-        in_state(client, "worker", "running")
-        found = fetch(client, "k")
-        assert (found["value"], found["version"] > version) == ("old", True)
-        assert fetch(client, "gone")["value"] == 1
-        assert fetch(client, "later")["value"] is None
-
-
 TAKE_NEXT = """
 import os, time
 while not os.path.exists("/workspace/go"):
@@ -106,18 +90,27 @@ def test_unread_mail_comes_back_unless_it_was_acknowledged(worker: Kernel) -> No
         until(lambda: client.mail("worker")["count"] == 0, "the next kernel's has read it, too")
 
 
-def test_snapshots_by_the_command_line(worker: Kernel, agentos: Agentos) -> None:
+def test_by_the_command_line_files_come_back_and_keys_with_new_versions(worker: Kernel, agentos: Agentos) -> None:
     with worker.client() as client:
         run(client, "open('a.txt', 'w').write('one')")
+        run(client, "me.store('k', 'old', scope='agent'); me.store('gone', 1, scope='agent', ttl=3600)")
 
         taken = agentos("snapshot", "worker", "before")
         assert (taken.stderr, taken.returncode) == ("", 0)
         assert taken.stdout.startswith("worker@before is kept: 1 path, ")
         assert agentos("snapshot", "worker", "before").returncode == 1
         run(client, "open('a.txt', 'w').write('two')")
+        run(client, "me.store('k', 'new', scope='agent'); me.delete('gone'); me.store('later', 2, scope='agent')")
+        version = fetch(client, "k")["version"]
+
         back = agentos("rollback", "worker@before")
+
         assert back.stdout == "worker works on worker@before, and was restarted\n"
         assert see(client)["a.txt"] == "one"
+        found = fetch(client, "k")
+        assert (found["value"], found["version"] > version) == ("old", True)
+        assert fetch(client, "gone")["value"] == 1
+        assert fetch(client, "later")["value"] is None
         listed = agentos("snapshots", "worker").stdout
         number = json.loads(agentos("snapshots", "--json").stdout)["snapshots"][0]["snapshot"]
         assert [line.split()[0] for line in listed.splitlines()] == ["SNAPSHOT", "worker@before"]

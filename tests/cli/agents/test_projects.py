@@ -20,6 +20,7 @@ from tests.support import fork_server
 from tests.support.commands import run_agentos
 from tests.support.fork_server import Forked
 from tests.support.kernel import environment, until
+from tests.support.runs import costs
 from tests.support.wire import PATIENCE
 
 ROOT = os.geteuid() == 0
@@ -52,6 +53,7 @@ class Desk:
 
     def run(self, directory: Path, *words: str, **env: str) -> Forked:
         """A kernel that is ready; root's state is kept away from the host's."""
+        assert costs.may_start_kernels, "a test that starts a kernel uses the fixture kernels"
         if ROOT and "--state-dir" not in words:
             words = (*words, "--state-dir", str(directory / "state"))
         kernel = self.start(directory, "run", *words, **env)
@@ -104,6 +106,7 @@ def desk(place: Path) -> Iterator[Desk]:
     opened.close()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_two_projects_run_at_once_with_uids_of_their_own_and_each_directory_finds_its_own(desk: Desk) -> None:
     shop, blog = desk.project("shop", AGENT), desk.project("blog", AGENT.replace("worker", "writer"))
     desk.run(shop)
@@ -133,6 +136,7 @@ def test_two_projects_run_at_once_with_uids_of_their_own_and_each_directory_find
 
 
 @pytest.mark.skipif(ROOT, reason="root's state is in /var/lib, which is the host's")
+@pytest.mark.usefixtures("kernels")
 def test_state_of_two_projects_of_an_ordinary_user_is_apart(desk: Desk) -> None:
     shop, blog = desk.project("shop"), desk.project("blog")
     desk.run(shop)
@@ -149,6 +153,7 @@ def test_state_of_two_projects_of_an_ordinary_user_is_apart(desk: Desk) -> None:
     assert status == 0, printed
 
 
+@pytest.mark.usefixtures("kernels")
 def test_outside_a_project_the_only_kernel_is_meant(desk: Desk) -> None:
     demo = desk.project("demo", AGENT, "fleet.toml")
     elsewhere, other = desk.place / "elsewhere", desk.project("other")
@@ -166,6 +171,7 @@ def test_outside_a_project_the_only_kernel_is_meant(desk: Desk) -> None:
     assert f"running: fleet-{project_id(str(demo / 'fleet.toml'))[-8:]} (pid " in error
 
 
+@pytest.mark.usefixtures("kernels")
 def test_another_file_of_the_directory_is_meant_while_the_first_doesnt_run(desk: Desk) -> None:
     directory, elsewhere = desk.project("shop", AGENT.replace("worker", "trial"), "trial.toml"), desk.project("blog")
     desk.project("shop", AGENT)
@@ -177,6 +183,7 @@ def test_another_file_of_the_directory_is_meant_while_the_first_doesnt_run(desk:
     assert desk.names(directory) == ["worker"]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_without_a_file_belongs_to_its_directory_and_comes_before_a_file_above_it(desk: Desk) -> None:
     shop, alone = desk.project("shop", AGENT), desk.place / "alone"
     for directory in (shop / "trial", alone):
@@ -193,6 +200,7 @@ def test_a_kernel_without_a_file_belongs_to_its_directory_and_comes_before_a_fil
     assert found == {shop: ["worker"], shop / "trial": [], alone: ["other"]}
 
 
+@pytest.mark.usefixtures("kernels")
 def test_kernels_lists_what_runs_and_not_what_was_killed_or_stopped(desk: Desk) -> None:
     shop, blog = desk.project("shop"), desk.project("blog")
     assert desk.type(shop, "kernels") == (
@@ -232,6 +240,7 @@ def test_kernels_lists_what_runs_and_not_what_was_killed_or_stopped(desk: Desk) 
     assert os.listdir(desk.place / "agentos") == [], "stopped kernels leave neither record nor socket"
 
 
+@pytest.mark.usefixtures("kernels")
 def test_what_is_given_wins_over_the_project(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = desk.project("shop", '[kernel]\nsocket = "by-file"\nstate_dir = "st"\n')
     desk.run(directory, "--state-dir", str(directory / "st"))
@@ -330,6 +339,7 @@ def test_another_users_file_above_makes_no_project(place: Path, monkeypatch: pyt
     assert find_project().socket == default_project_socket(f"{place}/below/agentos.toml")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_an_empty_file_makes_no_project(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """While an agent works in a directory without a configuration, such a file keeps the name taken."""
     shop, above = desk.project("shop", ""), desk.place / "agentos.toml"
@@ -345,6 +355,7 @@ def test_an_empty_file_makes_no_project(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert desk.type(shop, "reload")[1].startswith("agentos: the kernel was started without a configuration file")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:
     (desk.place / "agentos").write_text("a file is in the way")
     directory = desk.project("shop", "")
@@ -358,6 +369,7 @@ def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:
     until(lambda: (directory / "s").is_socket(), "it listens")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_kernels_cuts_no_path_in_a_narrow_terminal(desk: Desk) -> None:
     directory = desk.project("a-project-with-a-long-name")
     kernel = desk.run(directory)

@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_exec_into_a_pipe_changes_no_byte(kernel: Kernel, agentos: Agentos) -> N
     assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(data).digest()
 
 
-def on_terminal(kernel: Kernel, *command: str, **env: str) -> bytes:
+def on_terminal(kernel: Kernel, *command: str, **env: Any) -> bytes:
     """All that a command shows on a terminal."""
     terminal = Terminal(kernel, *command, **env)
     try:

@@ -1,4 +1,4 @@
-"""Runs a demo as a user would: one command, from the top of the repository, forked where that is the same."""
+"""Runs a demo as a user would: one command, from the top of the repository."""
 
 import os
 import shutil
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fork_server
 from tests.support.kernel import until
 
 ROOT = Path(__file__).parents[2]
@@ -41,12 +40,18 @@ def run(place: Path, environment: dict[str, str]) -> Run:
     """``run("hello")``: the demo's output, having ended with status 0 and left neither a process nor a file."""
 
     def run_demo(name: str, *args: str) -> str:
-        program = f"import runpy; runpy.run_module('demos.{name}', run_name='__main__', alter_sys=True)"
-        done = fork_server.shared().run(["-c", program, *args], str(ROOT), environment, None, LONGEST)
-        shown, errors = done.stdout.decode(), done.stderr.decode()
-        assert (done.returncode, errors) == (0, ""), shown + errors
+        done = subprocess.run(
+            [sys.executable, "-m", f"demos.{name}", *args],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         left_nothing(place)
-        return shown
+        return done.stdout
 
     return run_demo
 

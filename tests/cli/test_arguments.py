@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,8 @@ from click.testing import CliRunner
 from agentos.userland.cli.common import Failed
 from agentos.userland.cli.main import cli
 from agentos.userland.cli.recordings.fork import choose_answer
-from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
-from tests.support.kernel import environment
+from tests.support.kernel import Kernel, environment, shared
 from tests.support.runs.rows import each_row
 
 BROKEN = os.fsdecode(b"x\xffy")
@@ -62,10 +61,21 @@ OF_NUMBERS = [
 TOML = '[llm]\nprovider = "offline"\n'
 
 
-def test_an_argument_that_is_no_text_is_named(own_kernel: OwnKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = own_kernel(TOML)
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(TOML) as started:
+        yield started
+
+
+@pytest.fixture
+def environed(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of this process are the kernel's operator's."""
     for name, value in {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("environed")
+def test_an_argument_that_is_no_text_is_named(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     of_a_directory = [(*words, "--state-dir", str(kernel.state_dir)) for words in OF_A_DIRECTORY]
     for words in (*OF_A_KERNEL, *of_a_directory):
         monkeypatch.setattr(sys, "argv", ["agentos", *words])
@@ -83,14 +93,6 @@ def test_an_argument_that_is_no_text_is_named(own_kernel: OwnKernel, monkeypatch
 def test_a_files_name_that_is_no_text_is_printed_with_escapes(tmp_path: Path) -> None:
     done = run_agentos(["init", BROKEN], tmp_path, environment(tmp_path))
     assert (done.returncode, "x\\udcffy written" in done.stdout) == (0, True), done
-
-
-@pytest.fixture
-def environed(own_kernel: OwnKernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of this process are the kernel's operator's."""
-    kernel = own_kernel(TOML)
-    for name, value in {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}.items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.usefixtures("environed")

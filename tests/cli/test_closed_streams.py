@@ -11,17 +11,25 @@ import pytest
 from agentos.userland.directories import NoHome, config_home, home, state_home
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel
+from tests.support.runs.rows import each_row
 
 ROOT = str(Path(__file__).parents[2])
-COMMANDS = (["ps"], ["ps", "--json"], ["tree"], ["logs", "--help"], ["send", "none", "x"])
+CLOSED = [  # each stream, alone and with the others, and each kind of output
+    ("ps", "<&-"),
+    ("ps --json", ">&-"),
+    ("logs --help", ">&- 2>&-"),
+    ("tree", "<&- >&- 2>&-"),
+    ("send none x", ">&-"),
+    ("send none x", "2>&-"),
+    ("send none x", "<&- >&- 2>&-"),
+]
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_closed_stream_is_no_traceback(kernel: Kernel, command: list[str], closed: str) -> None:
-    words = [sys.executable, "-m", "agentos", *command]
+@each_row("command, closed", CLOSED)
+def test_a_closed_stream_is_no_traceback(kernel: Kernel, command: str, closed: str) -> None:
+    words = [sys.executable, "-m", "agentos", *command.split()]
     environment = {"AGENTOS_SOCKET": kernel.socket, "PATH": "/usr/bin:/bin"}
-    whole = run_agentos(command, Path.cwd(), environment)
+    whole = run_agentos(command.split(), Path.cwd(), environment)
 
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *words], env=environment, capture_output=True, text=True

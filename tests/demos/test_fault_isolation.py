@@ -4,13 +4,11 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.demos.conftest import ROOT, Interrupted, Run, left_nothing
+from tests.demos.conftest import ROOT, Run
 from tests.support.guest import RunInGuest
-from tests.support.runs.rounds import some
 from tests.support.wire import PATIENCE
 
 
@@ -62,10 +60,3 @@ def test_under_version_2_the_kernel_is_in_a_group_of_its_own_and_so_can_limit(gu
     table = rows(ended.out)
     assert table["cpu-hog"].startswith("THROTTLED 10 % of a CPU by cgroup v2 cpu.max; it got ")
     assert table["mem-hog"] == "KILLED memory limit 50M reached, by cgroup v2 memory.max"
-
-
-@pytest.mark.parametrize("when", some(["kernel.spawn('crasher'", "A healthy agent, alone"], 1))
-def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, interrupted: Interrupted) -> None:
-    interrupted("fault_isolation", when)
-
-    left_nothing(place)

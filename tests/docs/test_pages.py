@@ -1,7 +1,8 @@
 """What README and docs show is what happens."""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ ONLY_LOOK = frozenset(
     "ack approvals cancel chunk exit explain get_contents get_perms hello http images inspect list logs mail "  # noqa: SIM905
     "metrics_agent metrics_all_agents metrics_cgroup metrics_system noop now poll_events random read reload "
     "replay_stop snapshots status subscribe tool_call tools tree unsubscribe usage".split()
+)
+# And so do these: what each of them changes is its own, or is as before at its end.
+CHANGE_OWN = frozenset(
+    "async_poll broadcast emit exec get_audit_log keys llm_report record_start record_stop recv restart resume "  # noqa: SIM905
+    "send set_audit_config set_perms start think write".split()
 )
 # What these pages show is counted by control groups.
 COUNTED = {
@@ -61,12 +67,18 @@ def visiting(page: Path) -> Iterator[Visit]:
 
 
 @pytest.fixture(scope="module")
-def looked_at(kernels: None) -> Iterator[Visit]:
-    """The visit of all pages of ``ONLY_LOOK``."""
-    with visiting(ROOT / CALLS) as visit:
-        for block in blocks_of(ROOT / CALLS):
-            visit.do(block)
-        yield visit
+def share(kernels: None) -> Iterator[Callable[[frozenset[str]], Visit]]:
+    """``share(ONLY_LOOK)``: the visit of all these pages of calls."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def begin(_: frozenset[str]) -> Visit:
+            visit = stack.enter_context(visiting(ROOT / CALLS))
+            for block in blocks_of(ROOT / CALLS):
+                visit.do(block)
+            return visit
+
+        yield begin
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if any(blocks_of(page))], ids=name_of)
@@ -75,7 +87,8 @@ def test_a_page_does_what_it_shows(page: Path, request: pytest.FixtureRequest) -
     if name_of(page) in COUNTED:
         need_cgroups(request.getfixturevalue("kernel"))
     with contextlib.ExitStack() as stack:
-        is_shared = page.parent == (ROOT / CALLS).parent and page.stem in ONLY_LOOK
-        visit: Visit = request.getfixturevalue("looked_at") if is_shared else stack.enter_context(visiting(page))
+        calls = page.parent == (ROOT / CALLS).parent
+        together = [names for names in (ONLY_LOOK, CHANGE_OWN) if calls and page.stem in names]
+        visit = request.getfixturevalue("share")(*together) if together else stack.enter_context(visiting(page))
         for block in blocks_of(page):
             visit.do(block)

@@ -126,43 +126,27 @@ def test_following_logs_where_it_hangs_up() -> None:
         next(AgentOSClient(path, 5).follow_logs("a"))
 
 
-def test_a_kernel_that_is_killed_in_the_middle_of_a_call(own_kernel: OwnKernel) -> None:
+def test_what_a_killed_kernel_breaks_and_that_the_next_one_is_found(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
-    client = kernel.client()
-    client.connect()
+    kernel.spawn("speaker", ["sh", "-c", "echo hello; sleep 1000"])
+    pages, client, waiting = kernel.client().follow_logs("speaker"), kernel.client(), kernel.client()
+    assert next(pages)["lines"][0]["text"] == "hello"
+    assert client.echo("before") == "before"
+    waiting.connect()
     threading.Timer(1, kernel.process.kill).start()
 
     with pytest.raises(ConnectionFailed, match="broke"):
-        client.recv_messages(timeout=1000)
-
-    kernel.kill()
-    assert "start one with" in trouble(kernel.socket)
-
-
-def test_a_client_finds_the_kernel_that_came_after_the_killed_one(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
-    client = kernel.client()
-    assert client.echo("before") == "before"
-
+        waiting.recv_messages(timeout=1000)
+    with pytest.raises(ConnectionFailed):
+        next(pages)
     kernel.kill()
     with pytest.raises(ConnectionFailed):
         client.echo("between")
+    assert "start one with" in trouble(kernel.socket)
     kernel.start_again()
 
     assert client.echo("after") == "after"
     client.disconnect()
-
-
-def test_a_kernel_that_is_killed_while_its_logs_are_followed(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
-    kernel.spawn("speaker", ["sh", "-c", "echo hello; sleep 1000"])
-    pages = kernel.client().follow_logs("speaker")
-    assert next(pages)["lines"][0]["text"] == "hello"
-
-    kernel.kill()
-
-    with pytest.raises(ConnectionFailed):
-        next(pages)
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e308, 10.0**30, -100.0], ids=str)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel
+from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 from tests.web.chromium import LOAD, Open
 from tests.web.conftest import link_of
@@ -137,8 +138,8 @@ def test_an_effect_that_fails_stops_no_other_one_and_runs_again(page: Any) -> No
     assert seen == ["failing 0", "other 0", "other 1", "failing 2", "other 2"]
 
 
-@pytest.mark.parametrize("kind", ["CUSTOM", "TASK_STEP", "custom.x"])
-@pytest.mark.parametrize(
+@each_row("kind", ["CUSTOM", "TASK_STEP", "custom.x"])
+@each_row(
     ("data", "text"),
     [
         ({"name": "kernel", "n": 2}, "name kernel · n 2"),
@@ -180,7 +181,7 @@ FLEET = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("", [1, 2, 3]),
@@ -207,7 +208,7 @@ def test_a_filter_finds_what_fulfils_all_its_words(page: Any, text: str, found: 
     assert got == [found, ""]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "problem"),
     [
         ("stat:failed", "no field stat"),
@@ -222,7 +223,7 @@ def test_a_filter_names_its_mistake(page: Any, text: str, problem: str) -> None:
     assert problem in said
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "text"),
     [
         ("bytes(null)", "\u2013"),
@@ -259,7 +260,7 @@ def test_values_are_written_as_people_read_them(page: Any, call: str, text: str)
     assert module.evaluate(f"(module) => module.{call}") == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "parts"),
     [
         ("sleep 100", ["sleep", "100"]),

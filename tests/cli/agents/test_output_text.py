@@ -1,19 +1,18 @@
 """Text of agents on terminals, in files and in pipes."""
 
 import hashlib
-import os
 import subprocess
 import sys
-from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from agentos.userland.cli.output_text import printable_output
 from tests.cli.conftest import Agentos
+from tests.cli.terminal import Terminal
 from tests.support.kernel import Kernel, environment
 from tests.support.runs.rows import each_row
 
-AGENTOS = (sys.executable, "-m", "agentos")
 HOSTILE = "\x1b]52;c;cm0gLXJm\x07\x1b]0;title\x1b\\\x1b[2J\x1b[8mhidden\x9b31m\x90q\r\x08\u202eabc"
 
 
@@ -39,19 +38,17 @@ def test_only_colours_and_styles_are_sgr_that_passes(sequence: str) -> None:
 def test_exec_shows_colours_on_a_terminal_even_in_pieces_and_escapes_the_rest(kernel: Kernel, agentos: Agentos) -> None:
     agentos("spawn", "painter", "--", "sleep", "1000")
     script = r"printf 'a\033['; sleep 0.2; printf '31mred\nplain\033]0;title\007\n\033[32mgreen\033[3'"
-    command = [*AGENTOS, "exec", "painter", "--", "sh", "-c", script]
 
-    shown = on_terminal(kernel, command)
+    shown = on_terminal(kernel, "exec", "painter", "--", "sh", "-c", script)
 
     assert shown == b"a\x1b[31mred\x1b[0m\nplain\\x1b]0;title\\x07\n\x1b[32mgreen\\x1b[3\x1b[0m"
 
 
 def test_logs_show_colours_on_a_terminal_unless_the_user_wants_none(kernel: Kernel, agentos: Agentos) -> None:
     agentos("spawn", "crayon", "--wait", "--", "printf", r"\033[31mred\033[2J\n")
-    command = [*AGENTOS, "logs", "crayon"]
 
-    assert b"| \x1b[31mred\\x1b[2J\x1b[0m\n" in on_terminal(kernel, command)
-    assert rb"| \x1b[31mred\x1b[2J" in on_terminal(kernel, command, NO_COLOR="1")
+    assert b"| \x1b[31mred\\x1b[2J\x1b[0m\n" in on_terminal(kernel, "logs", "crayon")
+    assert rb"| \x1b[31mred\x1b[2J" in on_terminal(kernel, "logs", "crayon", NO_COLOR="1")
     assert "| \x1b[31mred\x1b[2J\n" in agentos("logs", "crayon", "--raw").stdout
 
 
@@ -77,15 +74,11 @@ def test_exec_into_a_pipe_changes_no_byte(kernel: Kernel, agentos: Agentos) -> N
     assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(data).digest()
 
 
-def on_terminal(kernel: Kernel, command: list[str], **env: str) -> bytes:
+def on_terminal(kernel: Kernel, *command: str, **env: Any) -> bytes:
     """All that a command shows on a terminal."""
-    ours, theirs = os.openpty()
-    given = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, **env}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=given, start_new_session=True):
-        os.close(theirs)
-        shown = b""
-        with suppress(OSError):  # the end of a terminal
-            while piece := os.read(ours, 4096):
-                shown += piece
-    os.close(ours)
-    return shown.replace(b"\r\n", b"\n")
+    terminal = Terminal(kernel, *command, **env)
+    try:
+        terminal.end()
+    finally:
+        terminal.close()
+    return terminal.data.replace(b"\r\n", b"\n")

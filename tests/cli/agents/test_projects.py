@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from tests.support import fork_server
 from tests.support.commands import run_agentos
 from tests.support.fork_server import Forked
 from tests.support.kernel import environment, until
+from tests.support.runs import costs
 from tests.support.wire import PATIENCE
 
 ROOT = os.geteuid() == 0
@@ -53,6 +53,7 @@ class Desk:
 
     def run(self, directory: Path, *words: str, **env: str) -> Forked:
         """A kernel that is ready; root's state is kept away from the host's."""
+        assert costs.may_start_kernels, "a test that starts a kernel uses the fixture kernels"
         if ROOT and "--state-dir" not in words:
             words = (*words, "--state-dir", str(directory / "state"))
         kernel = self.start(directory, "run", *words, **env)
@@ -105,14 +106,23 @@ def desk(place: Path) -> Iterator[Desk]:
     opened.close()
 
 
-def test_two_projects_run_at_once_and_each_directory_finds_its_own(desk: Desk) -> None:
+@pytest.mark.usefixtures("kernels")
+def test_two_projects_run_at_once_with_uids_of_their_own_and_each_directory_finds_its_own(desk: Desk) -> None:
     shop, blog = desk.project("shop", AGENT), desk.project("blog", AGENT.replace("worker", "writer"))
     desk.run(shop)
     desk.run(blog)
     (shop / "deep" / "down").mkdir(parents=True)
 
+    if ROOT:  # without root agents have the kernel's uid
+        agents = [json.loads(desk.type(directory, "ps", "--json")[1])[0] for directory in (shop, blog)]
+        uids = {os.stat(f"/proc/{agent['pid']}").st_uid for agent in agents}
+        assert len(uids) == 2
+        assert min(uids) >= FIRST_ID
+
     assert desk.names(shop) == desk.names(shop / "deep" / "down") == ["worker"]
     assert desk.names(blog) == ["writer"]
+    look = "import agentos_sdk\nprint([agent['name'] for agent in agentos_sdk.AgentOSClient().list_agents()])"
+    assert subprocess.check_output([sys.executable, "-c", look], cwd=shop, env=desk.env, text=True) == "['worker']\n"
     status, printed = desk.type(blog, "spawn", "noted", "--", "sleep", "1000")
     assert status == 0, printed
     assert "noted" in desk.type(blog, "audit")[1]
@@ -125,20 +135,8 @@ def test_two_projects_run_at_once_and_each_directory_finds_its_own(desk: Desk) -
     assert all(f"{directory}/agentos.toml)" in printed for directory in (shop, blog))
 
 
-@pytest.mark.skipif(not ROOT, reason="without root agents have the kernel's uid")
-def test_agents_of_two_projects_have_different_uids(desk: Desk) -> None:
-    uids = []
-    for name in ("shop", "blog"):
-        directory = desk.project(name, AGENT)
-        desk.run(directory)
-        [agent] = json.loads(desk.type(directory, "ps", "--json")[1])
-        uids.append(os.stat(f"/proc/{agent['pid']}").st_uid)
-
-    assert len(set(uids)) == 2
-    assert min(uids) >= FIRST_ID
-
-
 @pytest.mark.skipif(ROOT, reason="root's state is in /var/lib, which is the host's")
+@pytest.mark.usefixtures("kernels")
 def test_state_of_two_projects_of_an_ordinary_user_is_apart(desk: Desk) -> None:
     shop, blog = desk.project("shop"), desk.project("blog")
     desk.run(shop)
@@ -155,6 +153,7 @@ def test_state_of_two_projects_of_an_ordinary_user_is_apart(desk: Desk) -> None:
     assert status == 0, printed
 
 
+@pytest.mark.usefixtures("kernels")
 def test_outside_a_project_the_only_kernel_is_meant(desk: Desk) -> None:
     demo = desk.project("demo", AGENT, "fleet.toml")
     elsewhere, other = desk.place / "elsewhere", desk.project("other")
@@ -172,6 +171,7 @@ def test_outside_a_project_the_only_kernel_is_meant(desk: Desk) -> None:
     assert f"running: fleet-{project_id(str(demo / 'fleet.toml'))[-8:]} (pid " in error
 
 
+@pytest.mark.usefixtures("kernels")
 def test_another_file_of_the_directory_is_meant_while_the_first_doesnt_run(desk: Desk) -> None:
     directory, elsewhere = desk.project("shop", AGENT.replace("worker", "trial"), "trial.toml"), desk.project("blog")
     desk.project("shop", AGENT)
@@ -183,29 +183,25 @@ def test_another_file_of_the_directory_is_meant_while_the_first_doesnt_run(desk:
     assert desk.names(directory) == ["worker"]
 
 
-def test_a_kernel_without_a_file_belongs_to_its_directory(desk: Desk) -> None:
-    one, two = desk.place / "one", desk.place / "two"
-    one.mkdir()
-    two.mkdir()
-    desk.run(one)
-    desk.run(two)
-    status, printed = desk.type(one, "spawn", "worker", "--", "sleep", "1000")
-    assert status == 0, printed
-
-    assert (desk.names(one), desk.names(two)) == (["worker"], [])
-
-
-def test_a_kernel_without_a_file_comes_before_a_file_above_it(desk: Desk) -> None:
-    shop = desk.project("shop", AGENT)
-    (shop / "trial").mkdir()
+@pytest.mark.usefixtures("kernels")
+def test_a_kernel_without_a_file_belongs_to_its_directory_and_comes_before_a_file_above_it(desk: Desk) -> None:
+    shop, alone = desk.project("shop", AGENT), desk.place / "alone"
+    for directory in (shop / "trial", alone):
+        directory.mkdir()
     desk.run(shop)
     assert desk.names(shop / "trial") == ["worker"]
 
     desk.run(shop / "trial")
-    assert (desk.names(shop / "trial"), desk.names(shop)) == ([], ["worker"])
+    desk.run(alone)
+    status, printed = desk.type(alone, "spawn", "other", "--", "sleep", "1000")
+    assert status == 0, printed
+
+    found = {directory: desk.names(directory) for directory in (shop, shop / "trial", alone)}
+    assert found == {shop: ["worker"], shop / "trial": [], alone: ["other"]}
 
 
-def test_kernels_lists_what_runs_and_not_what_was_killed(desk: Desk) -> None:
+@pytest.mark.usefixtures("kernels")
+def test_kernels_lists_what_runs_and_not_what_was_killed_or_stopped(desk: Desk) -> None:
     shop, blog = desk.project("shop"), desk.project("blog")
     assert desk.type(shop, "kernels") == (
         0,
@@ -239,15 +235,12 @@ def test_kernels_lists_what_runs_and_not_what_was_killed(desk: Desk) -> None:
     records = [name for name in os.listdir(desk.place / "agentos") if name.endswith(".json")]
     assert len(records) == 2, "the killed kernel's record was removed"
 
-
-def test_a_stopped_kernel_leaves_neither_record_nor_socket(desk: Desk) -> None:
-    kernel = desk.run(desk.project("shop"))
-    kernel.send_signal(signal.SIGTERM)
-    kernel.wait(PATIENCE)
-
-    assert os.listdir(desk.place / "agentos") == []
+    for kernel in (first, again):
+        desk.stop(kernel)
+    assert os.listdir(desk.place / "agentos") == [], "stopped kernels leave neither record nor socket"
 
 
+@pytest.mark.usefixtures("kernels")
 def test_what_is_given_wins_over_the_project(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = desk.project("shop", '[kernel]\nsocket = "by-file"\nstate_dir = "st"\n')
     desk.run(directory, "--state-dir", str(directory / "st"))
@@ -263,17 +256,6 @@ def test_what_is_given_wins_over_the_project(desk: Desk, monkeypatch: pytest.Mon
     monkeypatch.chdir(directory)
     monkeypatch.delenv("AGENTOS_SOCKET", raising=False)
     assert default_socket() == AgentOSClient().socket_path == f"{directory}/by-file"
-
-
-def test_the_python_client_finds_the_kernel_of_the_directory(desk: Desk) -> None:
-    shop, blog = desk.project("shop", AGENT), desk.project("blog")
-    desk.run(shop)
-    desk.run(blog)
-    look = "import agentos_sdk\nprint([agent['name'] for agent in agentos_sdk.AgentOSClient().list_agents()])"
-
-    printed = subprocess.check_output([sys.executable, "-c", look], cwd=shop, env=desk.env, text=True)
-
-    assert printed == "['worker']\n"
 
 
 def test_a_name_is_readable_and_a_socket_never_too_long(place: Path) -> None:
@@ -357,6 +339,7 @@ def test_another_users_file_above_makes_no_project(place: Path, monkeypatch: pyt
     assert find_project().socket == default_project_socket(f"{place}/below/agentos.toml")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_an_empty_file_makes_no_project(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """While an agent works in a directory without a configuration, such a file keeps the name taken."""
     shop, above = desk.project("shop", ""), desk.place / "agentos.toml"
@@ -372,6 +355,7 @@ def test_an_empty_file_makes_no_project(desk: Desk, monkeypatch: pytest.MonkeyPa
     assert desk.type(shop, "reload")[1].startswith("agentos: the kernel was started without a configuration file")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:
     (desk.place / "agentos").write_text("a file is in the way")
     directory = desk.project("shop", "")
@@ -385,24 +369,30 @@ def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:
     until(lambda: (directory / "s").is_socket(), "it listens")
 
 
-@pytest.mark.parametrize("columns", [80, 400])
-def test_kernels_cuts_no_path_in_a_narrow_terminal(desk: Desk, columns: int) -> None:
+@pytest.mark.usefixtures("kernels")
+def test_kernels_cuts_no_path_in_a_narrow_terminal(desk: Desk) -> None:
     directory = desk.project("a-project-with-a-long-name")
     kernel = desk.run(directory)
+    file = f"{directory}/agentos.toml"
+    for columns, below in ((80, 2), (400, 0)):
+        _, line, *paths = show_in_terminal(desk, directory, columns).splitlines()
+
+        assert line.split()[1] == str(kernel.pid)
+        shown = [*line.split()[4:], *(path.strip() for path in paths)]
+        assert shown == [file, f"{desk.place}/agentos/{project_id(file)}.sock"]
+        assert len(paths) == below
+
+
+def show_in_terminal(desk: Desk, directory: Path, columns: int) -> str:
+    """What `agentos kernels` shows in a terminal that is so wide."""
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
-    command = [sys.executable, "-m", "agentos", "kernels"]
-    subprocess.run(command, cwd=directory, env=desk.env, stdout=theirs, stdin=theirs, check=True, timeout=PATIENCE)
+    command = fork_server.shared().fork(["kernels"], str(directory), desk.env, [theirs] * 3)
     os.close(theirs)
     printed = b""
     with contextlib.suppress(OSError):  # the end, where nobody has the other side
         while part := os.read(ours, 4096):
             printed += part
     os.close(ours)
-
-    _, line, *paths = printed.decode().splitlines()
-    assert line.split()[1] == str(kernel.pid)
-    file = f"{directory}/agentos.toml"
-    shown = [*line.split()[4:], *(path.strip() for path in paths)]
-    assert shown == [file, f"{desk.place}/agentos/{project_id(file)}.sock"]
-    assert len(paths) == (2 if columns == 80 else 0)
+    assert command.wait(PATIENCE) == 0
+    return printed.decode()

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.demos.conftest import LONGEST
+from tests.support.commands import run_agentos
 
 ROOT = Path(__file__).parents[3]
 AGENTOS = [sys.executable, "-m", "agentos"]
@@ -24,7 +27,7 @@ def test_a_demo_runs_from_a_directory_with_a_package_of_that_name(tmp_path: Path
 
 
 def test_without_a_name_each_is_listed_with_what_it_shows() -> None:
-    done = subprocess.run([*AGENTOS, "demo"], capture_output=True, text=True, timeout=LONGEST)
+    done = run_agentos(["demo"], ROOT, os.environ)
 
     rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:])
     demos = {path.parent.name for path in Path(__file__).parents[3].glob("demos/*/__main__.py")}
@@ -49,15 +52,16 @@ def test_a_demo_whose_extra_is_missing_says_which_and_the_list_does(tmp_path: Pa
 
 
 def test_arguments_are_the_demos_own(tmp_path: Path) -> None:
-    unknown = subprocess.run([*AGENTOS, "demo", "helo"], capture_output=True, text=True, timeout=LONGEST)
-    missing = subprocess.run(
-        [*AGENTOS, "demo", "hello", "--socket", str(tmp_path / "none")], capture_output=True, text=True, timeout=LONGEST
+    unknown, missing = (
+        run_agentos(["demo", *words], ROOT, os.environ)
+        for words in (["helo"], ["hello", "--socket", str(tmp_path / "none")])
     )
 
     assert (unknown.returncode, "did you mean hello?" in unknown.stderr) == (1, True)
     assert (missing.returncode, f"no kernel at {tmp_path}/none" in missing.stderr) == (1, True)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_dashboards_tree_runs_until_ctrl_c() -> None:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [*AGENTOS, "demo", "dashboard"]

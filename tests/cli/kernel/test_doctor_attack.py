@@ -27,7 +27,7 @@ def doctor(*options: str, **env: str) -> Result:
 
 
 @pytest.fixture(scope="module")
-def for_programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+def for_programs(long: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """One attack, with a home and a place for temporary files of its own."""
     home = tmp_path_factory.mktemp("home")
     done = doctor("--json", HOME=str(home), XDG_STATE_HOME=str(home / "state"), AGENTOS_SOCKET="/nowhere")
@@ -39,7 +39,6 @@ def for_programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path
     return done, home
 
 
-@pytest.mark.usefixtures("long")
 def test_nothing_comes_through_that_must_not(for_programs: tuple[Result, Path]) -> None:
     done, _ = for_programs
     report = json.loads(done.stdout)
@@ -58,6 +57,7 @@ def test_nothing_is_left_behind(for_programs: tuple[Result, Path]) -> None:
     assert list(home.iterdir()) == []
 
 
+@pytest.mark.usefixtures("long")
 def test_where_agents_get_no_walls_nothing_is_said_to_be_blocked() -> None:
     """People get a table, and a status that isn't 0: nobody has attacked anything."""
     command = [sys.executable, "-m", "agentos", "doctor", "--attack"]

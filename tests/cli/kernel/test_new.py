@@ -22,6 +22,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("template", templates())
+@pytest.mark.usefixtures("kernels")
 def test_what_a_template_makes_is_right_and_passes_its_tests(template: str) -> None:
     made = CliRunner().invoke(cli, ["new", "night-owl", "--template", template])
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 
 from tests.cli.conftest import Agentos
 from tests.conftest import OwnKernel
-from tests.support.commands import run_crippled
+from tests.support import fork_server
+from tests.support.commands import run_agentos, run_crippled
 from tests.support.kernel import Kernel, environment, listens, until
+from tests.support.runs.forked import Commands
 from tests.support.wire import PATIENCE
 
 READY = b"ready, listening"
@@ -118,11 +121,10 @@ def test_check_says_which_agents_would_not_start_on_a_host_without_groups(tmp_pa
     assert [note.split()[3] for note in waived.stdout.decode().splitlines()[1:]] == ["all"], "strict knows no waiver"
 
 
-def test_check_says_of_the_same_agents_that_the_kernel_refuses(own_kernel: OwnKernel, agentos: Agentos) -> None:
+def test_check_says_of_the_same_agents_that_the_kernel_refuses(kernel: Kernel, agentos: Agentos) -> None:
     """On this host, whatever it can do: with what a kernel that started them would say."""
-    running = own_kernel()
-    (running.place / "needy.toml").write_text(NEEDY)
-    done = agentos("check", str(running.place / "needy.toml"))
+    (kernel.place / "needy.toml").write_text(NEEDY)
+    done = agentos("check", "needy.toml")
     noted = {name for line in done.stdout.splitlines()[1:] for name in line.split(" would ")[0][13:].split(", ")}
 
     asked: dict[str, dict[str, Any]] = {
@@ -132,7 +134,7 @@ def test_check_says_of_the_same_agents_that_the_kernel_refuses(own_kernel: OwnKe
         "modest": {"limits": {"memory": "64M", "max_pids": 8}},
     }
     refused = set()
-    with running.client() as client:
+    with kernel.client() as client:
         for name, more in asked.items():
             reply = client.spawn(name, command=["sleep", "1000"], **more)
             if reply.get("code") == "isolation_unavailable":
@@ -171,38 +173,26 @@ def test_run_says_in_one_line_that_a_state_directory_is_none(agentos: Agentos, k
     assert done.stderr == (f"agentos: {kernel.place}/file: File exists: choose another directory with --state-dir\n")
 
 
-def test_relative_paths_in_a_file_are_the_files(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
+def test_relative_paths_in_a_file_are_the_files(kernel: Kernel) -> None:
     (kernel.place / "conf").mkdir()
     (kernel.place / "conf" / "a.py").write_text("import os, time\nprint(os.getcwd())\ntime.sleep(1000)\n")
     (kernel.place / "conf" / "t.toml").write_text(
         '[kernel]\nsocket = "sock"\nstate_dir = "st"\n'
         '[[supervisor.children]]\nname = "a"\nscript = "a.py"\nsandboxed = false\nrequired = true\n'
     )
-    with started(["conf/t.toml"], kernel.place) as process:
-        assert process.stdout is not None
-        seen = [line for line in iter(process.stdout.readline, "") if " | " in line and stop_at_ready(line, process)]
+    words = ["run", "conf/t.toml"]
+    process = fork_server.shared().start_kernel(words, str(kernel.place), environment(kernel.place))
+    assert process.stdout is not None
+    with process.stdout:
+        seen = ""
+        for line in process.stdout:
+            seen += line
+            if "ready, listening on" in line:
+                process.terminate()
 
-    assert any(line.endswith(f"a | {kernel.place}/conf\n") for line in seen)
-    assert process.returncode == 0
+    assert f"a | {kernel.place}/conf\n" in seen, seen
+    assert process.wait(PATIENCE) == 0
     assert (kernel.place / "conf" / "st").is_dir()
-
-
-def stop_at_ready(line: str, process: subprocess.Popen[str]) -> bool:
-    if "ready, listening on" in line:
-        process.send_signal(signal.SIGTERM)
-    return True
-
-
-def started(arguments: list[str], place: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "agentos", "run", *arguments],
-        cwd=place,
-        env=environment(place),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def test_a_reader_that_goes_away_stops_no_kernel_and_brings_no_traceback(kernel: Kernel, tmp_path: Path) -> None:
@@ -216,13 +206,8 @@ def test_a_reader_that_goes_away_stops_no_kernel_and_brings_no_traceback(kernel:
         assert process.stdout is not None
         process.stdout.close()
         until(lambda: listens(f"{kernel.place}/p"), "it is up")
-        client = subprocess.run(
-            [sys.executable, "-m", "agentos", "spawn", "a", "--socket", f"{kernel.place}/p", "--", "sh", "-c", "yes"],
-            env=environment(kernel.place),
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        words = ["spawn", "a", "--socket", f"{kernel.place}/p", "--", "sh", "-c", "yes"]
+        client = run_agentos(words, kernel.place, environment(kernel.place))
         assert client.returncode == 0, client.stderr
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
@@ -253,21 +238,19 @@ def test_a_kernel_is_started_by_a_path_with_dots_in_it(tmp_path: Path) -> None:
     assert "a | running\n" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("command", ["ps", "tree", "logs -n 2000 talker", "ps --json", "--help", "logs -f talker"])
-def test_a_closed_pipe_is_no_error(kernel: Kernel, agentos: Agentos, command: str) -> None:
+def test_a_closed_pipe_is_no_error(kernel: Kernel, agentos: Agentos, tmp_path: Path) -> None:
     agentos("spawn", "talker", "--wait", "--", "sh", "-c", "seq 1 2000")
+    commands = ["ps", "tree", "logs -n 2000 talker", "ps --json", "--help", "logs -f talker"]
+    lines = [f"agentos {command} | {reader}" for command in commands for reader in ("head -1", "true")]
+    lines += [f"{sys.executable} -m agentos logs -n 2000 talker | true"]  # whose end is the interpreter's own
 
-    for reader in ("head -1", "true"):
-        done = subprocess.run(
-            ["sh", "-c", f"{sys.executable} -m agentos {command} | {reader}"],
-            env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+    with closing(Commands(tmp_path)) as forked:
+        given = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
+        env = {**given, "PATH": f"{forked.directory}:{given['PATH']}"}
+        for line in lines:
+            done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, timeout=PATIENCE)
 
-        assert done.stderr == ""
+            assert done.stderr == "", line
 
 
 def test_a_terminal_without_the_letters_gets_their_numbers(own_kernel: OwnKernel) -> None:

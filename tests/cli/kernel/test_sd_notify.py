@@ -1,11 +1,13 @@
 """A service manager at the other end of NOTIFY_SOCKET: a real datagram socket, as systemd's is."""
 
+import contextlib
 import os
 import secrets
 import signal
 import socket
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,17 +18,25 @@ from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 
 TREE = '[[supervisor.children]]\nname = "worker"\ncommand = ["sleep", "1000"]\n'
+WORKS = {"WATCHDOG": "1"}
 SHOW = ("sh", "-c", "tr '\\0' '\\n' </proc/self/environ; exec sleep 1000")
 
 
-@pytest.fixture(params=["path", "abstract"])
-def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """Its socket, which is told who sends, and what it puts into NOTIFY_SOCKET."""
-    name = f"@agentos-test-{secrets.token_hex(8)}" if request.param == "abstract" else str(tmp_path / "notify")
+@contextlib.contextmanager
+def serve(name: str) -> Iterator[socket.socket]:
+    """The socket that NOTIFY_SOCKET names, which is told who sends."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(name.replace("@", "\0", 1) if request.param == "abstract" else name)
+        listening.bind(name.replace("@", "\0", 1))
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         listening.settimeout(PATIENCE)
+        yield listening
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    """Its socket, and what it puts into NOTIFY_SOCKET."""
+    name = str(tmp_path / "notify")
+    with serve(name) as listening:
         yield listening, name
 
 
@@ -38,35 +48,33 @@ def heard(listening: socket.socket) -> tuple[int, dict[str, str]]:
     return struct.unpack("3i", credentials)[0], dict(line.split("=", 1) for line in data.decode().split("\n"))
 
 
-@pytest.mark.usefixtures("kernels")
-def test_the_manager_hears_from_the_kernel_itself_that_the_tree_is_up(manager: tuple[socket.socket, str]) -> None:
-    listening, name = manager
-    with running(TREE, {"NOTIFY_SOCKET": name}) as kernel:
-        sender, news = heard(listening)
-
-        assert (sender, news["READY"]) == (kernel.pid, "1")
-        assert news["STATUS"].startswith("ready; isolation ")
-        with kernel.client() as client:
-            assert [agent["state"] for agent in client.list_agents()] == ["running"]
+def heard_beside(usual: dict[str, str], listening: socket.socket) -> tuple[int, dict[str, str]]:
+    """The next datagram with other fields."""
+    return next(found for found in iter(partial(heard, listening), None) if found[1] != usual)
 
 
 @pytest.mark.usefixtures("kernels")
-def test_the_manager_hears_that_the_kernel_begins_to_stop_before_the_agents_have(
+def test_the_manager_hears_from_the_kernel_itself_that_it_is_ready_works_and_stops(
     manager: tuple[socket.socket, str],
 ) -> None:
     listening, name = manager
     stubborn = TREE.replace('["sleep", "1000"]', '["sh", "-c", "trap : TERM; while :; do sleep 0.1; done"]')
-    with running(stubborn + 'shutdown = "infinity"\n', {"NOTIFY_SOCKET": name}) as kernel:
-        heard(listening)
-        kernel.process.send_signal(signal.SIGTERM)
-
+    environment = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "200000"}
+    with running(stubborn + 'shutdown = "infinity"\n', environment) as kernel:
         sender, news = heard(listening)
+        assert (sender, news["READY"]) == (kernel.pid, "1")
+        assert news["STATUS"].startswith("ready; isolation ")
+        with kernel.client() as client:
+            assert [agent["state"] for agent in client.list_agents()] == ["running"]
+        assert [heard(listening)[1] for _ in range(3)] == [WORKS] * 3
 
+        kernel.process.send_signal(signal.SIGTERM)
+        sender, news = heard_beside(WORKS, listening)
         assert (sender, news["STOPPING"]) == (kernel.pid, "1")
         assert kernel.process.poll() is None  # it waits for the one that doesn't stop
         kernel.process.send_signal(signal.SIGTERM)
         assert kernel.wait_end() == 0
-        assert heard(listening)[1] == {"STOPPING": "1", "STATUS": "stopped"}
+        assert heard_beside(WORKS, listening)[1] == {"STOPPING": "1", "STATUS": "stopped"}
 
 
 @pytest.mark.usefixtures("kernels")
@@ -86,15 +94,6 @@ def test_a_kernel_whose_root_gave_up_says_why(manager: tuple[socket.socket, str]
         assert kernel.wait_end() == 1
     finally:
         kernel.clean_up()
-
-
-@pytest.mark.usefixtures("kernels")
-def test_the_watchdog_is_fed_again_and_again(manager: tuple[socket.socket, str]) -> None:
-    listening, name = manager
-    with running(TREE, {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "200000"}):
-        heard(listening)
-
-        assert [heard(listening)[1] for _ in range(3)] == [{"WATCHDOG": "1"}] * 3
 
 
 def test_a_watchdog_is_for_the_process_that_is_named() -> None:
@@ -117,32 +116,36 @@ def test_no_process_that_the_kernel_starts_can_find_the_manager() -> None:
     assert environment == {"HOME": "/"}
 
 
-def test_a_line_of_news_stays_one_line(manager: tuple[socket.socket, str]) -> None:
-    listening, name = manager
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_a_line_of_news_stays_one_line(tmp_path: Path, is_abstract: bool) -> None:
+    name = f"@agentos-test-{secrets.token_hex(8)}" if is_abstract else str(tmp_path / "notify")
+    with serve(name) as listening:
+        assert ServiceManager.from_environment({"NOTIFY_SOCKET": name}).notify("STATUS=gave up\nMAINPID=1")
 
-    assert ServiceManager.from_environment({"NOTIFY_SOCKET": name}).notify("STATUS=gave up\nMAINPID=1")
-
-    assert heard(listening)[1] == {"STATUS": "gave up MAINPID=1"}
+        assert heard(listening)[1] == {"STATUS": "gave up MAINPID=1"}
 
 
-@pytest.mark.parametrize("isolation", ["standard", "none"])
 @pytest.mark.usefixtures("kernels")
-def test_no_agent_has_it_in_its_environment(manager: tuple[socket.socket, str], isolation: str) -> None:
+def test_no_agent_has_it_in_its_environment(manager: tuple[socket.socket, str]) -> None:
     _, name = manager
     with running(None, {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "60000000"}) as kernel:
-        kernel.spawn("show", SHOW, isolation=isolation)
-        line = kernel.wait_line(r"show \| AGENTOS_LIFE=")
-        kernel.wait_line(r"show \| AGENTOS_AGENT_NAME=")
+        for isolation in ("standard", "none"):
+            kernel.spawn(isolation, SHOW, isolation=isolation)
+            kernel.wait_line(rf"{isolation} \| AGENTOS_LIFE=")
+            kernel.wait_line(rf"{isolation} \| AGENTOS_AGENT_NAME=")
 
-        assert line
         assert "NOTIFY_SOCKET" not in kernel.said
         assert "WATCHDOG" not in kernel.said
 
 
-@pytest.mark.parametrize("name", ["/nowhere/notify", "relative", "@nobody-listens-here", "vsock:2:1", "/" + "x" * 200])
+@each_row("name", ["/nowhere/notify", "relative", "@nobody-listens-here", "vsock:2:1", "/" + "x" * 200])
+def test_a_manager_that_does_not_listen_is_not_told(name: str) -> None:
+    assert not ServiceManager.from_environment({"NOTIFY_SOCKET": name}).notify("READY=1")
+
+
 @pytest.mark.usefixtures("kernels")
-def test_a_manager_that_does_not_listen_does_no_harm_to_the_kernel(name: str) -> None:
-    with running(TREE, {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "20000"}) as kernel:
+def test_a_manager_that_does_not_listen_does_no_harm_to_the_kernel() -> None:
+    with running(TREE, {"NOTIFY_SOCKET": "/nowhere/notify", "WATCHDOG_USEC": "20000"}) as kernel:
         assert kernel.answers()
 
 

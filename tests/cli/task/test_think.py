@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Agentos
-from tests.support.commands import run_agentos_bytes
+from tests.cli.terminal import Terminal
+from tests.support.commands import run_agentos, run_agentos_bytes
 from tests.support.kernel import Kernel, environment, running
 from tests.support.offline import thinking
 from tests.support.wire import PATIENCE
@@ -140,51 +140,27 @@ def test_a_reader_that_has_seen_enough_withdraws_the_question(kernel: Kernel) ->
 
 
 def test_a_terminal_obeys_nothing_in_an_answer(kernel: Kernel, tmp_path: Path) -> None:
-    ours, theirs = os.openpty()
-    command = [*COMMAND, "--socket", kernel.socket]
-    with (
-        os.fdopen(ours, "r+b", buffering=0) as terminal,
-        subprocess.Popen(
-            command,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
-        ) as process,
-    ):
-        os.close(theirs)
-        shown = until_it_says(terminal.fileno(), b"Ctrl-D:\r\n")
-        terminal.write(b"control\x04\x04")
-        shown += until_it_says(terminal.fileno(), None)
+    terminal = Terminal(kernel, "think", XDG_STATE_HOME=str(tmp_path))
+    try:
+        terminal.wait_for("Ctrl-D:\r\n")
+        terminal.type("control\x04\x04")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
 
-    assert process.returncode == 0
-    assert WAITING.sub(b"", shown).replace(b"\r\n", b"\n") == (
+    assert WAITING.sub(b"", terminal.data).replace(b"\r\n", b"\n") == (
         b"The question, and then Ctrl-D:\ncontrol" + rb"red \x1b[31mbell \x07" + b"\nnext line\n"
     )
 
 
-def until_it_says(terminal: int, text: bytes | None) -> bytes:
-    """What is shown until ``text`` has come; None: until nobody is left to show anything."""
-    shown = b""
-    with suppress(OSError):  # that is how the end of a terminal is told
-        while text is None or not shown.endswith(text):
-            shown += os.read(terminal, 4096)
-    return shown
-
-
 def on_a_terminal(kernel: Kernel, home: Path, *arguments: str) -> str:
     """What `agentos think` shows on a terminal, and stderr with it."""
-    ours, theirs = os.openpty()
-    command = [*COMMAND, "--socket", kernel.socket, *arguments]
-    with (
-        os.fdopen(ours, "r+b", buffering=0) as terminal,
-        subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "XDG_STATE_HOME": str(home)}
-        ),
-    ):
-        os.close(theirs)
-        return until_it_says(terminal.fileno(), None).replace(b"\r\n", b"\n").decode()
+    terminal = Terminal(kernel, "think", *arguments, XDG_STATE_HOME=str(home))
+    try:
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+    return terminal.data.replace(b"\r\n", b"\n").decode()
 
 
 def kept(home: Path) -> list[Path]:
@@ -199,7 +175,7 @@ def test_a_conversation_goes_on_with_c(kernel: Kernel, tmp_path: Path) -> None:
     answer = on_a_terminal(kernel, tmp_path, "-c", "settings", f"--image={image}")
 
     assert answer.endswith("Arr.\n")  # by the model and the instructions of the first question
-    [file] = kept(tmp_path)
+    _, file = sorted(kept(tmp_path), key=os.path.getmtime)  # each of these terminals keeps its own
     conversation = json.loads(file.read_text())
     assert (conversation["system"], conversation["model"]) == ("Be a pirate.", "parrot")
     assert [message["role"] for message in conversation["messages"]] == ["user", "assistant"] * 2
@@ -209,9 +185,8 @@ def test_a_conversation_goes_on_with_c(kernel: Kernel, tmp_path: Path) -> None:
 
 def test_earlier_questions_are_asked_again_with_c(kernel: Kernel, tmp_path: Path) -> None:
     def ask(*arguments: str) -> dict[str, Any]:
-        command = [*COMMAND, "--socket", kernel.socket, "--json", *arguments]
-        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE, check=False)
+        env = {**environment(kernel.place), "XDG_STATE_HOME": str(tmp_path)}
+        done = run_agentos(["think", "--socket", kernel.socket, "--json", *arguments], kernel.place, env)
         reply: dict[str, Any] = json.loads(done.stdout)
         return reply
 
@@ -234,25 +209,18 @@ def test_a_question_of_a_program_is_not_kept(agentos: Agentos, tmp_path: Path, m
 
 
 def test_a_terminal_shows_what_a_question_waits_for(kernel: Kernel, tmp_path: Path) -> None:
-    endless = [*COMMAND, "--socket", kernel.socket, "endless"]
-    with subprocess.Popen(endless, stdout=subprocess.PIPE) as busy:
-        assert busy.stdout is not None
-        assert busy.stdout.read(1)
-        ours, theirs = os.openpty()
-        waiting = [*COMMAND, "--socket", kernel.socket, "seven"]
-        with (
-            os.fdopen(ours, "r+b", buffering=0) as terminal,
-            subprocess.Popen(
-                waiting, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-            ),
-        ):
-            os.close(theirs)
-            shown = until_it_says(terminal.fileno(), b" s\x1b[0m")
-            busy.send_signal(signal.SIGINT)
-            shown += until_it_says(terminal.fileno(), None)
+    busy = Terminal(kernel, "think", "endless", XDG_STATE_HOME=str(tmp_path))
+    busy.wait_for("word")
+    waiting = Terminal(kernel, "think", "seven", XDG_STATE_HOME=str(tmp_path))
+    try:
+        waiting.wait_for("waiting: 1st of 1 in line for offline, ")
+        busy.process.send_signal(signal.SIGINT)
+        assert (busy.end(), waiting.end()) == (130, 0)
+    finally:
+        for terminal in (busy, waiting):
+            terminal.close()
 
-    assert b"waiting: 1st of 1 in line for offline, " in shown
-    assert WAITING.sub(b"", shown) == SEVEN.encode() + b"\r\n"
+    assert WAITING.sub(b"", waiting.data) == SEVEN.encode() + b"\r\n"
 
 
 def test_what_is_piped_on_is_what_the_model_said(agentos: Agentos) -> None:

@@ -60,7 +60,7 @@ def test_ipc_keeps_the_order_and_reaches_every_agent(run: Run) -> None:
 def test_a_demo_talks_to_the_kernel_that_runs_already(place: Path, environment: dict[str, str]) -> None:
     socket = str(place / "socket")
     command = [sys.executable, "-m", "agentos", "run", "--socket", socket, "--state-dir", str(place / "state")]
-    demo = [sys.executable, "-m", "demos.worker", "--socket", socket]
+    demo = [sys.executable, "-m", "demos.hello", "--socket", socket]
 
     with subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.PIPE, text=True) as kernel:
         try:
@@ -72,7 +72,7 @@ def test_a_demo_talks_to_the_kernel_that_runs_already(place: Path, environment: 
             console = kernel.communicate(timeout=LONGEST)[0]
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "worker-1: running" in console
+    assert "hello: running" in console
     assert kernel.returncode == 0
 
 

@@ -13,7 +13,7 @@ from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, known, relay, up
 from tests.system.lives.test_containers import child
-from tests.system.lives.test_health import BACKOFF, COMPUTES, HELLO, WATCHED, script
+from tests.system.lives.test_health import BACKOFF, HANGS, HELLO, WATCHED, script
 
 LIVES = ("AGENT_READY", "AGENT_UNHEALTHY", "AGENT_EXITED", "AGENT_RESTARTING", "AGENT_FAILED", "AGENT_STOPPED")
 
@@ -55,7 +55,7 @@ def test_a_declared_agent_is_followed_from_its_start_until_it_is_given_up(own_ke
 
 
 def test_a_hung_agent_and_one_stopped_by_the_operator_are_in_it(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    hangs = child("hangs", None, script(tmp_path, "hangs", COMPUTES), HELLO, WATCHED, "max_restarts = 0")
+    hangs = child("hangs", None, script(tmp_path, "hangs", HANGS), HELLO, WATCHED, "max_restarts = 0")
     kernel = own_kernel(hangs + child("sleeps"))
     with kernel.client() as client:
         up(client.stop("sleeps"))

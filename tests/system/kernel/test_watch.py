@@ -58,8 +58,8 @@ def test_an_agent_is_restarted_when_its_script_is_saved(tmp_path: Path) -> None:
             written(client, name, "old")
         before = pids(client)
 
-        for script, save in saved.values():
-            save(script, SAYS.format("new"))
+        for script, save_as in saved.values():
+            save_as(script, SAYS.format("new"))
 
         for name in saved:
             written(client, name, "new")

@@ -1,14 +1,24 @@
 """RECV with a lease, ACK and MAIL as clients see them, in mailboxes in memory and in kept ones."""
 
 import contextlib
+from collections.abc import Iterator
+
+import pytest
 
 from agentos_sdk.client import connect as connect_by_trio
-from tests.conftest import Connect, OwnKernel
-from tests.support.kernel import Kernel
+from tests.conftest import Connect
+from tests.support.kernel import Kernel, shared
 from tests.support.wire import ACK, EXIT, HELLO, MAIL, RECV, REGISTER, SEND, Wire, frame
 from tests.system.agents import info, up
 
-KEPT = '[[agents]]\nname = "kept"\ncommand = ["sleep", "1000"]'
+KEPT = ("order", "loses", "loop")
+"""Agents with a kept mailbox, each of one test."""
+
+
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared("".join(f'[[agents]]\nname = "{name}"\ncommand = ["sleep", "1000"]\n' for name in KEPT)) as started:
+        yield started
 
 
 def test_what_is_leased_is_not_handed_out_again_and_ack_removes_it(connect: Connect) -> None:
@@ -35,13 +45,12 @@ def test_leases_and_ids_that_can_not_be_are_refused(wire: Wire) -> None:
         assert (reply["code"], "ids" in reply["error"], reply["acked"]) == ("bad_request", True, 0), ids
 
 
-def test_messages_to_a_kept_mailbox_keep_their_order_whatever_their_size(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(KEPT)
+def test_messages_to_a_kept_mailbox_keep_their_order_whatever_their_size(kernel: Kernel) -> None:
     with kernel.client() as client, kernel.connect() as wire:
-        number = info(client, "kept")["id"]
+        number = info(client, "order")["id"]
         up(wire.call(HELLO, {"protocol": 2}))
         texts = ["x" * size for size in (10, 300_000, 5, 900_000, 0, 20)]
-        wire.write(b"".join(frame(SEND, {"to_name": "kept", "message": text}, at) for at, text in enumerate(texts, 1)))
+        wire.write(b"".join(frame(SEND, {"to_name": "order", "message": text}, at) for at, text in enumerate(texts, 1)))
         assert {up(wire.receive().json)["delivered_to"] for _ in texts} == {number}
 
         with kernel.connect_as(number) as agent:
@@ -51,10 +60,9 @@ def test_messages_to_a_kept_mailbox_keep_their_order_whatever_their_size(own_ker
     assert got == texts
 
 
-def test_version_1_and_a_client_that_goes_lose_no_message_of_a_kept_mailbox(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(KEPT)
+def test_version_1_and_a_client_that_goes_lose_no_message_of_a_kept_mailbox(kernel: Kernel) -> None:
     with kernel.client() as client:
-        number = info(client, "kept")["id"]
+        number = info(client, "loses")["id"]
         with kernel.connect_as(number) as gone:  # before there are messages: they can't be in its socket unread
             gone.write(frame(RECV, {"max": 50, "timeout": 60}))
         with kernel.connect() as sender:
@@ -69,12 +77,11 @@ def test_version_1_and_a_client_that_goes_lose_no_message_of_a_kept_mailbox(own_
         assert got == list(range(50)), "each comes once, in order"
 
 
-async def test_messages_are_acknowledged_at_the_end_of_the_loops_body(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(KEPT)
+async def test_messages_are_acknowledged_at_the_end_of_the_loops_body(kernel: Kernel) -> None:
     with kernel.client() as client:
-        number = info(client, "kept")["id"]
+        number = info(client, "loop")["id"]
         for text in ("one", "two", "three"):
-            up(client.send_message(text, to_name="kept"))
+            up(client.send_message(text, to_name="loop"))
         async with connect_by_trio(str(kernel.runtime / f"{number}.sock")) as agent:
             seen = []
             async for message in agent.messages():
@@ -82,13 +89,13 @@ async def test_messages_are_acknowledged_at_the_end_of_the_loops_body(own_kernel
                 if len(seen) == 2:
                     break
         with kernel.connect_as(number) as wire:
-            waiting = up(client.mail("kept"))
+            waiting = up(client.mail("loop"))
             assert [(one["message"], one["attempt"]) for one in waiting["messages"]] == [("two", 1), ("three", 0)]
             assert seen == ["one", "two"]
             assert up(wire.call(RECV, {}))["count"] == 0, "two is leased, and holds back three"
         [two, _] = waiting["messages"]
         assert [one["leased"] is None for one in waiting["messages"]] == [False, True]
-        kept = up(client.mail("kept", drop=[two["id"]]))
+        kept = up(client.mail("loop", drop=[two["id"]]))
         assert (kept["count"], kept["dropped"]) == (2, 0), "a leased one stays"
 
 

@@ -1,7 +1,7 @@
 """What a test costs, told by the fixtures that it uses: marks by which the targets of the Makefile choose.
 
 No test is marked by hand. One that starts a kernel uses ``own_kernel`` or ``kernels``, one that is content with its
-module's uses ``kernel``; the start of a kernel fails in a test that uses none of them.
+module's uses ``kernel`` or ``declare``; the start of a kernel fails in a test that uses none of them.
 """
 
 import re
@@ -40,7 +40,7 @@ def mark(items: list[pytest.Item], with_timeout: bool) -> None:
                 item.add_marker(name)
         if getattr(getattr(item, "callspec", None), "params", {}).get("attacked", "here") != "here":
             item.add_marker("guest")
-        if "own_kernel" in used or ("kernels" in used and "kernel" not in used):
+        if "own_kernel" in used or ("kernels" in used and not used & {"kernel", "declare"}):
             item.add_marker("kernel")
         if with_timeout and is_slow(item):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))

@@ -15,6 +15,7 @@ from agentos_sdk.opcodes import Op
 from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.runs.rounds import is_night, rounds
+from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
 from tests.system.lives.test_death import children_of
@@ -97,7 +98,14 @@ def test_text_that_is_cut_by_a_piece_of_the_reply_stays_whole(client: AgentOSCli
     assert reply["stdout"] == "x" + "ö€" * 40000
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def agent(client: AgentOSClient) -> None:
+    """An agent that sleeps."""
+    sleeper(client, "a")
+
+
+@pytest.mark.usefixtures("agent")
+@each_row(
     ("fields", "code", "text"),
     [
         ({"command": []}, "bad_request", "command: expected a line for the shell"),
@@ -124,8 +132,6 @@ def test_text_that_is_cut_by_a_piece_of_the_reply_stays_whole(client: AgentOSCli
     ],
 )
 def test_what_cant_be_run_is_refused(client: AgentOSClient, fields: dict[str, object], code: str, text: str) -> None:
-    sleeper(client, "a")
-
     reply = client.request(Op.EXEC, {"name": "a", **fields}, wait=None)
 
     assert (reply["success"], reply["code"]) == (False, code)
@@ -279,7 +285,7 @@ def test_pausing_the_agent_pauses_the_command(kernel: Kernel, client: AgentOSCli
 def test_eight_commands_end_with_their_agent_at_whatever_moment(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.client() as client:
-        for number in range(0, 10, 1 if is_night() else 2):
+        for number in range(0, 10, 1 if is_night() else 4):
             sleeper(client, "a")
 
             async def run(number: int = number) -> None:
@@ -306,10 +312,13 @@ def test_a_kernel_that_stops_ends_the_commands(own_kernel: OwnKernel) -> None:
         sleeper(client, "a")
         wire.send(Op.EXEC, {"name": "a", "command": "trap '' TERM; sleep 7409; sleep 7409"})
         until(lambda: guests("sleep 7409"), "the command runs")
+        with kernel.connect() as host:
+            host.send(Op.EXEC, {"command": "trap '' TERM; (env -i setsid sleep 7511 &); sleep 7511; sleep 7511"})
+            until(lambda: len(guests("sleep\x007511")) == 2, "that of the operator on the host runs")
 
-        kernel.stop()
+            kernel.stop()
 
-    assert guests("sleep 7409") == []
+    assert guests("sleep 7409") == guests("sleep 7511") == []
     assert "control group stays" not in kernel.said
 
 
@@ -476,7 +485,7 @@ def test_many_leave_no_descriptor_no_zombie_and_no_control_group(own_kernel: Own
             up(client.exec("true", name="a"))  # what is made once is there now
         files, children = kernel.open_files, len(children_of(kernel.pid))
 
-        for number in range(rounds(20)):
+        for number in range(rounds(10)):
             match number % 5:
                 case 0:
                     up(client.exec("echo out", name="a", stdin="in"))

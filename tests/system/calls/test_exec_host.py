@@ -11,7 +11,7 @@ import trio
 
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.opcodes import Op
-from tests.conftest import Connect, OwnKernel
+from tests.conftest import Connect
 from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import as_agent, ask, info, relay, up
@@ -147,18 +147,6 @@ def test_the_ninth_command_at_once_is_refused_and_that_of_another_caller_is_not(
     trio.run(run)
 
     until(lambda: not guests("sleep 7510"), "they have ended")
-
-
-def test_a_kernel_that_stops_ends_them(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
-    with kernel.connect() as wire:
-        wire.send(Op.EXEC, {"command": "trap '' TERM; (env -i setsid sleep 7511 &); sleep 7511; sleep 7511"})
-        until(lambda: len(guests("sleep\x007511")) == 2, "the command runs")
-
-        kernel.stop()
-
-    assert guests("sleep 7511") == []
-    assert "control group stays" not in kernel.said
 
 
 # -- An agent's without a jail -----------------------------------------------------------------------------------------

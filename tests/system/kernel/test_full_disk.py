@@ -46,24 +46,7 @@ def kernel_on(small: Path, tmp_path: Path) -> Iterator[tuple[AgentOSClient, Path
 
 
 @pytest.mark.usefixtures("kernels")
-def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_room(
-    small: Path, tmp_path: Path
-) -> None:
-    with kernel_on(small, tmp_path) as (client, said):
-        up(client.spawn("greedy", command=["sleep", "1000"], isolation="none"))
-        fill(small)
-        while client.exec(["true"], timeout=PATIENCE).get("code") != "unavailable":
-            pass
-
-        assert client.kill("greedy", grace=0)
-
-    assert "the operator can act and kill agents" in said.read_text()
-    assert "KILL of greedy by operator#" in said.read_text()
-    assert "Traceback" not in said.read_text()
-
-
-@pytest.mark.usefixtures("kernels")
-def test_state_is_unavailable_on_a_full_disk_loses_nothing_and_works_again(small: Path, tmp_path: Path) -> None:
+def test_on_a_full_disk_no_state_is_lost_and_agents_and_the_kernel_can_be_stopped(small: Path, tmp_path: Path) -> None:
     with kernel_on(small, tmp_path) as (client, said):
         assert client.store("kept", "before")["success"]
         fill(small)
@@ -81,6 +64,16 @@ def test_state_is_unavailable_on_a_full_disk_loses_nothing_and_works_again(small
         (small / "ballast").unlink()
         until(lambda: client.store("kept", "after")["success"], "it can be stored again", 30)
         assert client.fetch("kept")["value"] == "after"
+
+        up(client.spawn("greedy", command=["sleep", "1000"], isolation="none"))
+        fill(small)
+        while client.exec(["true"], timeout=PATIENCE).get("code") != "unavailable":
+            pass
+
+        assert client.kill("greedy", grace=0)
+
+    assert "the operator can act and kill agents" in said.read_text()
+    assert "KILL of greedy by operator#" in said.read_text()
     assert "Traceback" not in said.read_text()
 
 

@@ -17,19 +17,36 @@ LACKING = {  # what an agent's table has, and how its failure begins
 
 
 def test_agents_that_lack_something_fail_alone_and_begin_when_it_is_there(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(
+    """They hinder no reload, which refuses what it would begin and what lacks something."""
+    one = child("one")
+    text = (
         "".join(child(name, program, f"{AGAIN}\n{more}") for name, (program, more, _) in LACKING.items())
         + child("job", '["/usr/bin/no-such-program"]', 'restart = "temporary"')
-        + child("one")
+        + one
         + child("two")
         + '[mcp.servers.notes]\ncommand = ["/nowhere/server"]\n'
     )
+    kernel = own_kernel(text)
+    file = kernel.place / "agentos.toml"
     with kernel.client() as client:
         assert {states(client)[name] for name in ("one", "two")} == {"running"}
         for name, (_, _, why) in LACKING.items():
             kernel.wait_line(f"{name}: {why}")
         kernel.wait_line("job: command: expected a program that can be run")
         in_state(client, "job", "exited")
+
+        before = info(client, "one")["pid"]
+        refused = text.replace(one, child("one", '["./gone"]'))
+        file.write_text(refused)
+        line = refused[: refused.index("./gone")].count("\n") + 1
+        why = f"supervisor.children[{len(LACKING) + 1}].command[0]: expected a program that can be run"
+        assert client.reload()["error"].startswith(f"{file}:{line}: {why}")
+        assert info(client, "one")["pid"] == before
+
+        file.write_text(text.replace(one, child("one", '["sleep", "1001"]') + child("new", SLEEPS)))
+        changes = up(client.reload())["changes"]
+        assert {each["agent"]: each["change"] for each in changes} == {"one": "restarted", "new": "added"}
+        in_state(client, "new", "running")
 
         place = kernel.place / "made-later"
         (place / "bin").mkdir(parents=True)
@@ -38,22 +55,3 @@ def test_agents_that_lack_something_fail_alone_and_begin_when_it_is_there(own_ke
         (place / "run").chmod(0o755)
         for name in ("script", "program", "code", "cwd"):
             in_state(client, name, "running")
-
-
-def test_a_reload_refuses_what_would_be_begun_and_lacks_something(own_kernel: OwnKernel) -> None:
-    lacks = child("lacks", '["./made-later"]', AGAIN)
-    kernel = own_kernel(child("one") + lacks)
-    file = kernel.place / "agentos.toml"
-    with kernel.client() as client:
-        before = info(client, "one")["pid"]
-        file.write_text(child("one", '["./gone"]') + lacks)
-
-        why = "supervisor.children[0].command[0]: expected a program that can be run"
-        assert client.reload()["error"].startswith(f"{file}:3: {why}")
-        assert info(client, "one")["pid"] == before
-
-        # What another agent lacks since the start hinders no reload.
-        file.write_text(child("one", '["sleep", "1001"]') + lacks + child("new", SLEEPS))
-        changes = up(client.reload())["changes"]
-        assert {one["agent"]: one["change"] for one in changes} == {"one": "restarted", "new": "added"}
-        in_state(client, "new", "running")

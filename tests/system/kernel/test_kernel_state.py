@@ -7,8 +7,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agentos.services.mail.mailbox import MAX_ATTEMPTS
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
@@ -16,7 +14,7 @@ from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, listens, until
 from tests.support.runs.rounds import rounds
 from tests.support.wire import RECV, STATUS, frame
-from tests.system.agents import STUBBORN, ask, in_state, info, relay, up, written
+from tests.system.agents import STUBBORN, as_agent, ask, in_state, info, relay, up, written
 from tests.system.lives.test_containers import BAD, QUICK, child
 
 OFFLINE = '[llm]\nprovider = "offline"\n'
@@ -53,13 +51,13 @@ def test_status_while_agents_are_spawned(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.client() as client, contextlib.ExitStack() as stack:
         for number in range(60):  # more than it looks at between two checkpoints
-            client.spawn(f"a{number}", command=["true"])
+            client.spawn(f"a{number}", command=["true"], isolation="none")
         others = [stack.enter_context(kernel.connect()) for _ in range(20)]
         failed = []
         for number in range(rounds(6)):
             for other in others:
                 other.write(frame(STATUS, {}) * 5)
-            client.spawn(f"b{number}", command=["true"])
+            client.spawn(f"b{number}", command=["true"], isolation="none")
             failed += [one for other in others for reply in other.replies(5) if not (one := reply.json)["success"]]
     assert failed == []
 
@@ -141,11 +139,10 @@ def test_status_tells_that_the_audit_log_was_damaged(own_kernel: OwnKernel) -> N
         assert ("audit", None) in problems(client)
 
 
-def test_an_agent_gets_no_status_and_cannot_shut_the_kernel_down(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
-    with kernel.client() as client:
-        agent = relay(kernel, client, "curious")
-        codes = [ask(client, agent, call)["code"] for call in ("status", "shutdown")]
+def test_an_agent_gets_no_status_and_cannot_shut_the_kernel_down(kernel: Kernel, client: AgentOSClient) -> None:
+    number = up(client.spawn("curious", command=["sleep", "1000"]))["id"]
+    with as_agent(kernel, number) as agent:
+        codes = [reply["code"] for reply in (agent.status(), agent.shutdown())]
 
     assert codes == ["permission_denied"] * 2
 
@@ -181,9 +178,8 @@ def test_grace_limits_how_long_a_stubborn_agent_has(own_kernel: OwnKernel, tmp_p
     assert kernel.wait_end() == 0
 
 
-@pytest.mark.parametrize("grace", [-1, "soon"])
-def test_a_wrong_grace_stops_nothing(own_kernel: OwnKernel, grace: object) -> None:
-    kernel = own_kernel(child("well"))
-    with kernel.client() as client:
+def test_a_wrong_grace_stops_nothing(kernel: Kernel, client: AgentOSClient) -> None:
+    up(client.spawn("well", command=["sleep", "1000"]))
+    for grace in (-1, "soon"):
         assert client.shutdown(grace=grace)["code"] == "bad_request"  # type: ignore[arg-type]
         assert info(client, "well")["state"] == "running"

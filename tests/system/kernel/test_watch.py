@@ -1,7 +1,7 @@
 """``agentos run --watch``: what is restarted when files are saved, however an editor does that."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,53 +39,54 @@ def overwrite(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-@pytest.mark.parametrize("save", [replace, overwrite])
-@pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.usefixtures("kernels")
-def test_an_agent_is_restarted_when_its_script_is_saved(tmp_path: Path, save: object, inside: bool) -> None:
-    script = tmp_path / "main.py"
-    script.write_text(SAYS.format("old"))
-    by = [f'code = "{tmp_path}"', 'command = ["python3", "/agent/main.py"]'] if inside else [f'script = "{script}"']
-    with watching(child("a", None, *by) + child("b")) as (_, client):
-        written(client, "a", "old")
+def test_an_agent_is_restarted_when_its_script_is_saved(tmp_path: Path) -> None:
+    """Its script, or one in the directory of its code that its command runs; and no other agent is."""
+    saved: dict[str, tuple[Path, Callable[[Path, str], None]]] = {}
+    text = child("other")
+    for save in (replace, overwrite):
+        for inside in (False, True):
+            name = f"{save.__name__}-{inside}"
+            script = tmp_path / name / "main.py"
+            script.parent.mkdir()
+            script.write_text(SAYS.format("old"))
+            code = (f'code = "{script.parent}"', 'command = ["python3", "/agent/main.py"]')
+            text += child(name, None, *(code if inside else (f'script = "{script}"',)))
+            saved[name] = script, save
+    with watching(text) as (_, client):
+        for name in saved:
+            written(client, name, "old")
         before = pids(client)
 
-        save(script, SAYS.format("new"))  # type: ignore[operator]
+        for script, save_as in saved.values():
+            save_as(script, SAYS.format("new"))
 
-        written(client, "a", "new")
-        assert (pids(client)["b"], info(client, "a")["restarts"]) == (before["b"], 0)
+        for name in saved:
+            written(client, name, "new")
+            assert info(client, name)["restarts"] == 0
+        assert pids(client)["other"] == before["other"]
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_script_that_cannot_be_parsed_restarts_nothing_until_it_can(tmp_path: Path) -> None:
-    script = tmp_path / "a.py"
-    script.write_text(SAYS.format("old"))
-    with watching(child("a", None, f'script = "{script}"')) as (kernel, client):
-        written(client, "a", "old")
+def test_neither_a_stopped_agent_nor_a_script_that_cannot_be_parsed_is_started(tmp_path: Path) -> None:
+    names = ("broken", "stopped", "beside")
+    scripts = {name: tmp_path / f"{name}.py" for name in names}
+    for path in scripts.values():
+        path.write_text(SAYS.format("old"))
+    with watching("".join(child(name, None, f'script = "{scripts[name]}"') for name in names)) as (kernel, client):
+        written(client, "broken", "old")
+        client.stop("stopped")
         before = pids(client)
-        script.write_text("import time\nwhile (True")
-        kernel.wait_line(r"a\.py: line 2: .*; a goes on with what it has")
+        scripts["broken"].write_text("import time\nwhile (True")
+        kernel.wait_line(r"broken\.py: line 2: .*; broken goes on with what it has")
         assert pids(client) == before
 
-        script.write_text(SAYS.format("new"))
+        for path in scripts.values():
+            path.write_text(SAYS.format("new"))
 
-        written(client, "a", "new")
-
-
-@pytest.mark.usefixtures("kernels")
-def test_a_stopped_agent_is_not_started_by_its_script(tmp_path: Path) -> None:
-    script, other = tmp_path / "a.py", tmp_path / "b.py"
-    for path in (script, other):
-        path.write_text(SAYS.format("old"))
-    both = child("a", None, f'script = "{script}"') + child("b", None, f'script = "{other}"')
-    with watching(both) as (_, client):
-        client.stop("a")
-        script.write_text(SAYS.format("new"))
-        other.write_text(SAYS.format("new"))
-
-        written(client, "b", "new")
-
-        assert (info(client, "a")["state"], info(client, "a")["restarts"]) == ("stopped", 0)
+        for name in ("broken", "beside"):
+            written(client, name, "new")
+        assert (info(client, "stopped")["state"], info(client, "stopped")["restarts"]) == ("stopped", 0)
 
 
 @pytest.mark.usefixtures("kernels")

@@ -12,7 +12,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, shared, until
-from tests.system.agents import known, lines, up, write
+from tests.system.agents import info, known, lines, up, write
 
 OTHER_PYTHON = "/usr/bin/python3"
 OURS = {"AGENTOS_SOCKET", "AGENTOS_AGENT_NAME", "AGENTOS_AGENT_ID", "AGENTOS_RUN_ID", "AGENTOS_LIFE"}
@@ -46,10 +46,23 @@ def look_around(kernel: Kernel, client: AgentOSClient, name: str, **more: Any) -
     return found
 
 
-def test_the_environment_is_built_and_nothing_of_the_kernels_is_in_it(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "env", env={"MINE": "yes", "PATH": "/bin"}, sandboxed=False)
+@pytest.fixture(scope="module")
+def outside(kernel: Kernel) -> dict[str, Any]:
+    """What an agent without a jail finds."""
+    with kernel.client() as client:
+        more = {"env": {"MINE": "yes", "PATH": "/bin"}, "args": ["--flag", "a b"], "cwd": "/", "sandboxed": False}
+        return look_around(kernel, client, "outside", **more)
 
-    environment = found["environment"]
+
+@pytest.fixture(scope="module")
+def inside(kernel: Kernel) -> dict[str, Any]:
+    """What an agent in a jail finds."""
+    with kernel.client() as client:
+        return look_around(kernel, client, "inside", env={"MINE": "yes"}, args=["--flag", "a b"])
+
+
+def test_the_environment_is_built_and_nothing_of_the_kernels_is_in_it(outside: dict[str, Any]) -> None:
+    environment = dict(outside["environment"])
     ours = {name: environment.pop(name) for name in list(environment) if name.startswith("AGENTOS_")}
     assert 0 < int(environment.pop("PYTHONHASHSEED")) < 2**32
     assert environment == {
@@ -59,14 +72,11 @@ def test_the_environment_is_built_and_nothing_of_the_kernels_is_in_it(kernel: Ke
         "MINE": "yes",
     }
     assert set(ours) == OURS
-    assert ours["AGENTOS_AGENT_NAME"] == "env"
+    assert ours["AGENTOS_AGENT_NAME"] == "outside"
 
 
-def test_in_a_jail_it_has_what_it_needs_there(kernel: Kernel, client: AgentOSClient) -> None:
-    reply = up(client.spawn("jailed", write(kernel, "look-jailed.py", LOOK_AROUND), env={"MINE": "yes"}))
-    until(lambda: lines(client, "jailed"), "it has looked around")
-
-    environment = json.loads(lines(client, "jailed")[0])["environment"]
+def test_in_a_jail_it_has_what_it_needs_there(inside: dict[str, Any], client: AgentOSClient) -> None:
+    environment = dict(inside["environment"])
     ours = {name: environment.pop(name) for name in list(environment) if name.startswith("AGENTOS_")}
     assert 0 < int(environment.pop("PYTHONHASHSEED")) < 2**32
     assert environment == {
@@ -81,16 +91,17 @@ def test_in_a_jail_it_has_what_it_needs_there(kernel: Kernel, client: AgentOSCli
         "MINE": "yes",
     }
     assert set(ours) == OURS
-    assert (ours["AGENTOS_AGENT_NAME"], ours["AGENTOS_AGENT_ID"]) == ("jailed", str(reply["id"]))
+    assert (ours["AGENTOS_AGENT_NAME"], ours["AGENTOS_AGENT_ID"]) == ("inside", str(info(client, "inside")["id"]))
     assert ours["AGENTOS_SOCKET"] == "/run/agentos.sock"
 
 
-def test_the_environment_it_was_given_may_say_otherwise(kernel: Kernel, client: AgentOSClient) -> None:
+def test_the_environment_and_the_directory_it_was_given_may_be_others(kernel: Kernel, client: AgentOSClient) -> None:
     given = {"PATH": "/bin", "HOME": "/tmp", "LANG": "C", "USER": "me"}
 
-    environment = look_around(kernel, client, "otherwise", env=given)["environment"]
+    found = look_around(kernel, client, "otherwise", env=given, cwd="/tmp")
 
-    assert {name: environment[name] for name in given} == given
+    assert {name: found["environment"][name] for name in given} == given
+    assert found["cwd"] == "/tmp"
 
 
 def test_a_filtered_network_is_named_to_the_agent_and_to_commands(kernel: Kernel, client: AgentOSClient) -> None:
@@ -104,12 +115,10 @@ def test_a_filtered_network_is_named_to_the_agent_and_to_commands(kernel: Kernel
     assert ran["stdout"] == "nameserver 127.0.0.1\nhttp://127.0.0.1:880 localhost,127.0.0.1,::1\n"
 
 
-@pytest.mark.parametrize("sandboxed", [True, False])
-def test_it_has_its_standard_streams_and_no_other_file(kernel: Kernel, client: AgentOSClient, sandboxed: bool) -> None:
-    files = look_around(kernel, client, f"files-{sandboxed}", sandboxed=sandboxed)["files"]
-
-    assert files["0"] == "/dev/null"
-    assert sorted(files) == ["0", "1", "2"]
+def test_it_has_its_standard_streams_and_no_other_file(outside: dict[str, Any], inside: dict[str, Any]) -> None:
+    for found in (outside, inside):
+        assert found["files"]["0"] == "/dev/null"
+        assert sorted(found["files"]) == ["0", "1", "2"]
 
 
 def test_a_command_has_no_other_file_either(client: AgentOSClient) -> None:
@@ -120,43 +129,32 @@ def test_a_command_has_no_other_file_either(client: AgentOSClient) -> None:
         assert lines(client, name) == ["4"]  # 0, 1, 2 and the directory it reads
 
 
-def test_it_leads_a_session_and_a_process_group_of_its_own(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "session", sandboxed=False)
-
-    assert found["pid"] == found["session"] == found["group"]
-    assert found["parent"] == kernel.pid
-    assert int(found["blocked"], 16) == 0
+def test_it_leads_a_session_and_a_process_group_of_its_own(kernel: Kernel, outside: dict[str, Any]) -> None:
+    assert outside["pid"] == outside["session"] == outside["group"]
+    assert outside["parent"] == kernel.pid
+    assert int(outside["blocked"], 16) == 0
 
 
-def test_in_a_jail_there_is_no_process_but_the_agent_and_its_pid_1(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "alone")
-
-    assert found["pid"] == found["session"] == found["group"]
-    assert found["parent"] == 1
-    assert found["processes"] == [1, found["pid"]]
-    assert int(found["blocked"], 16) == 0
-    assert found["user"] == [1000, 1000]
+def test_in_a_jail_there_is_no_process_but_the_agent_and_its_pid_1(inside: dict[str, Any]) -> None:
+    assert inside["pid"] == inside["session"] == inside["group"]
+    assert inside["parent"] == 1
+    assert inside["processes"] == [1, inside["pid"]]
+    assert int(inside["blocked"], 16) == 0
+    assert inside["user"] == [1000, 1000]
 
 
-def test_a_script_runs_as_its_interpreter_would_run_it(kernel: Kernel, client: AgentOSClient) -> None:
-    (kernel.place / "beside.py").write_text("here = True")
-
-    found = look_around(kernel, client, "script", args=["--flag", "a b"], cwd="/", sandboxed=False)
-
-    assert found["path"][0] == str(kernel.place)
-    assert found["file"] == str(kernel.place / "look-script.py")
-    assert found["argv"] == [found["file"], "--flag", "a b"]
-    assert found["cwd"] == "/"
+def test_a_script_runs_as_its_interpreter_would_run_it(kernel: Kernel, outside: dict[str, Any]) -> None:
+    assert outside["path"][0] == str(kernel.place)
+    assert outside["file"] == str(kernel.place / "look-outside.py")
+    assert outside["argv"] == [outside["file"], "--flag", "a b"]
+    assert outside["cwd"] == "/"
 
 
-def test_a_script_in_a_jail_is_in_agent_and_works_in_workspace(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "inside", args=["--flag", "a b"])
-
-    assert found["path"][:2] == ["/agent", "/sdk"]
-    assert found["file"] == "/agent/look-inside.py"
-    assert found["argv"] == [found["file"], "--flag", "a b"]
-    assert found["cwd"] == "/workspace"
-    assert look_around(kernel, client, "elsewhere", cwd="/tmp")["cwd"] == "/tmp"
+def test_a_script_in_a_jail_is_in_agent_and_works_in_workspace(inside: dict[str, Any]) -> None:
+    assert inside["path"][:2] == ["/agent", "/sdk"]
+    assert inside["file"] == "/agent/look-inside.py"
+    assert inside["argv"] == [inside["file"], "--flag", "a b"]
+    assert inside["cwd"] == "/workspace"
 
 
 def test_what_is_beside_a_script_comes_along_as_code(kernel: Kernel, client: AgentOSClient) -> None:
@@ -172,9 +170,8 @@ def test_what_is_beside_a_script_comes_along_as_code(kernel: Kernel, client: Age
     assert alone["stderr"][-1] == "ModuleNotFoundError: No module named 'beside'"
 
 
-def test_the_socket_is_private_and_in_a_private_directory(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "socket", sandboxed=False)["environment"]
-
+def test_the_socket_is_private_and_in_a_private_directory(outside: dict[str, Any]) -> None:
+    found = outside["environment"]
     path = Path(found["AGENTOS_SOCKET"])
     assert path.name == f"{found['AGENTOS_AGENT_ID']}.sock"
     assert path.stat().st_uid == os.geteuid()
@@ -183,12 +180,12 @@ def test_the_socket_is_private_and_in_a_private_directory(kernel: Kernel, client
     assert len(bytes(path)) <= 107
 
 
-def test_the_socket_of_a_jail_is_for_its_outer_user_alone(kernel: Kernel, client: AgentOSClient) -> None:
-    found = look_around(kernel, client, "jails-socket")
-    agent = found["environment"]["AGENTOS_AGENT_ID"]
-
+def test_the_socket_of_a_jail_is_for_its_outer_user_alone(
+    kernel: Kernel, inside: dict[str, Any], client: AgentOSClient
+) -> None:
+    agent = inside["environment"]["AGENTOS_AGENT_ID"]
     path = kernel.runtime / f"{agent}.sock"
-    outer = os.stat(f"/proc/{known(client, 'jails-socket')}").st_uid
+    outer = os.stat(f"/proc/{known(client, 'inside')}").st_uid
     assert path.stat().st_uid == outer
     assert (outer == os.geteuid()) == (os.geteuid() != 0)
     assert path.stat().st_mode & 0o777 == 0o600

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from agentos.agents.life.health import MAX_CHECKS
-from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, until
 from tests.system.agents import in_state, info, known, up
-from tests.system.lives.test_containers import child
+from tests.system.conftest import Declare
+from tests.system.lives.test_containers import SLEEPS, child
 
 BEATS = """
 import time
@@ -28,7 +28,7 @@ with AgentOSClient() as me:
         me.noop(b"alive")
         time.sleep(0.1)
 """
-COMPUTES = "from agentos_sdk import AgentOSClient\nAgentOSClient().hello()\nwhile True: pass\n"
+HANGS = "import time\nfrom agentos_sdk import AgentOSClient\nAgentOSClient().hello()\ntime.sleep(1000)\n"
 WAITS = """
 from agentos_sdk import AgentOSClient
 
@@ -38,6 +38,8 @@ with AgentOSClient() as me:
         me.recv_messages(timeout=1000)
 """
 READS_NO_MORE = """
+import time
+
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
@@ -45,8 +47,7 @@ with AgentOSClient() as me:
     me.spawn("flood", command=["yes", "x" * 200])
     with me.follow_logs("flood") as pages:
         next(iter(pages))
-        while True:
-            pass
+        time.sleep(1000)
 """
 HELLO, BACKOFF = 'ready = "hello"', "backoff = { min = 0.1, max = 0.2 }"
 WATCHED = 'watchdog = "1s"'
@@ -68,13 +69,13 @@ def check(command: str, **more: object) -> str:
 @pytest.fixture(scope="module", autouse=True)
 def hung_start(kernels: None) -> Iterator[Kernel]:
     """A kernel whose agent never says HELLO; the 30 s that it has for that pass during the other tests."""
-    kernel = Kernel(child("mute", '["sleep", "1000"]', HELLO, WATCHED, "max_restarts = 0"))
+    kernel = Kernel(child("mute", SLEEPS, HELLO, WATCHED, "max_restarts = 0"))
     yield kernel
     kernel.clean_up()
 
 
-def test_a_stopped_process_is_killed_and_restarted(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    kernel = own_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, WATCHED, BACKOFF))
+def test_a_stopped_process_is_killed_and_restarted(declare: Declare, tmp_path: Path) -> None:
+    kernel = declare(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, WATCHED, BACKOFF))
     with kernel.client() as client:
         pid = known(client, "beats")
 
@@ -89,29 +90,21 @@ def test_a_stopped_process_is_killed_and_restarted(own_kernel: OwnKernel, tmp_pa
         assert ("kernel", f"ended: {REASON}") in kinds
 
 
-def test_an_agent_that_only_computes_is_given_up_after_its_restarts(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    lines = (script(tmp_path, "computes", COMPUTES), HELLO, WATCHED, BACKOFF, "max_restarts = 1")
-    kernel = own_kernel(child("computes", None, *lines) + child("bystander"))
-    with kernel.client() as client:
-        pid = known(client, "bystander")
+def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(declare: Declare, tmp_path: Path) -> None:
+    """The watch goes on meanwhile: an agent that hangs is found several times over, for longer than theirs lasts.
 
-        failed = in_state(client, "computes", "failed")
-
-        assert (failed["restarts"], failed["end"]) == (1, REASON)
-        assert info(client, "bystander")["pid"] == pid
-
-
-def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    """The watch goes on meanwhile: an agent that hangs is found several times over, for longer than theirs lasts."""
+    It is given up after its restarts.
+    """
     scripts = {"waits": WAITS, "beats": BEATS, "paused": BEATS}
     agents = [child(name, None, script(tmp_path, name, text), HELLO, PATIENTLY) for name, text in scripts.items()]
-    hangs = child("hangs", None, script(tmp_path, "hangs", COMPUTES), HELLO, WATCHED, BACKOFF, "max_restarts = 4")
-    kernel = own_kernel("".join(agents) + hangs)
+    hangs = child("hangs", SLEEPS, WATCHED, BACKOFF, "max_restarts = 4")
+    kernel = declare("".join(agents) + hangs)
     with kernel.client() as client:
         up(client.pause("paused"))
 
-        in_state(client, "hangs", "failed")
+        failed = in_state(client, "hangs", "failed")
 
+        assert (failed["restarts"], failed["end"]) == (4, REASON)
         assert {name: (info(client, name)["state"], info(client, name)["restarts"]) for name in scripts} == {
             "waits": ("running", 0),
             "beats": ("running", 0),
@@ -122,30 +115,29 @@ def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(own_kernel: OwnKernel, 
         assert client.inspect(name="waits")["health"]["watchdog"] == 4
 
 
-def test_a_call_that_waits_for_its_agent_to_read_is_no_wait(own_kernel: OwnKernel, tmp_path: Path) -> None:
+def test_a_call_that_waits_for_its_agent_to_read_is_no_wait(declare: Declare, tmp_path: Path) -> None:
     lines = (script(tmp_path, "stalls", READS_NO_MORE), HELLO, WATCHED, "max_restarts = 0", 'permissions = "standard"')
-    kernel = own_kernel(child("stalls", None, *lines))
+    kernel = declare(child("stalls", None, *lines))
     with kernel.client() as client:
         assert in_state(client, "stalls", "failed")["end"] == REASON
 
 
-def test_time_in_which_the_kernel_itself_stands_still_does_not_count(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    kernel = own_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, PATIENTLY))
+def test_time_in_which_the_kernel_itself_stands_still_does_not_count(declare: Declare, tmp_path: Path) -> None:
+    kernel = declare(child("patient", None, script(tmp_path, "beats", BEATS), HELLO, PATIENTLY))
     with kernel.client() as client:
-        for _ in range(2):
-            kernel.process.send_signal(signal.SIGSTOP)
-            time.sleep(4.5)  # longer than the watchdog's time
-            kernel.process.send_signal(signal.SIGCONT)
-            assert info(client, "beats")["state"] == "running"
-        pid = known(client, "beats")
+        kernel.process.send_signal(signal.SIGSTOP)
+        time.sleep(4.5)  # longer than the watchdog's time
+        kernel.process.send_signal(signal.SIGCONT)
+        assert info(client, "patient")["state"] == "running"
+        pid = known(client, "patient")
         os.kill(pid, signal.SIGSTOP)  # it still watches
-        kernel.wait_line("beats: unhealthy")
-        assert kernel.said.count("unhealthy") == 1
+        kernel.wait_line("patient: unhealthy")
+        assert kernel.said.count("patient: unhealthy") == 1
 
 
-def test_a_failing_check_is_shown_and_then_ends_the_agent(own_kernel: OwnKernel) -> None:
+def test_a_failing_check_is_shown_and_then_ends_the_agent(declare: Declare) -> None:
     health = check("echo one; echo no answer on 8080 >&2; exit 3", failures=2)
-    kernel = own_kernel(child("web", '["sleep", "1000"]', health, BACKOFF, "max_restarts = 0"))
+    kernel = declare(child("web", SLEEPS, health, BACKOFF, "max_restarts = 0"))
     with kernel.client() as client:
         until(lambda: info(client, "web")["health"], "a failed check is shown")
         found = client.inspect(name="web")["health"]
@@ -160,51 +152,45 @@ def test_a_failing_check_is_shown_and_then_ends_the_agent(own_kernel: OwnKernel)
         assert failed["health"] is None  # it has none any more
 
 
-def test_one_check_that_succeeds_forgives_those_before(own_kernel: OwnKernel) -> None:
+def test_a_check_that_hangs_lacks_its_program_or_is_run_beside_a_jail_fails_and_says_why(
+    declare: Declare, tmp_path: Path
+) -> None:
+    once = (BACKOFF, "max_restarts = 0")
+    hangs = check("echo before; trap '' TERM; sleep 1000 & sleep 1000", timeout="300ms", failures=1)
+    lacks = 'health = { command = ["nosuchprog"], interval = "1s", failures = 1 }'
+    looks = check(f"echo $AGENTOS_AGENT_NAME $PWD > {tmp_path}/checked; exit 1", failures=1)
+    kernel = declare(
+        child("stuck", SLEEPS, hangs, *once)
+        + child("lacks", SLEEPS, lacks, *once)
+        + child("free", SLEEPS, looks, 'isolation = "none"', f'cwd = "{tmp_path}"', *once)
+    )
+    with kernel.client() as client:
+        ends = {name: in_state(client, name, "failed")["end"] for name in ("stuck", "lacks", "free")}
+        assert ends == {
+            "stuck": "killed: health check failed (1 in a row): no end within 0.3 s: before",
+            "lacks": "killed: health check failed (1 in a row): nosuchprog: not found in the jail's PATH",
+            "free": "killed: health check failed (1 in a row): exit status 1",
+        }
+        assert not kernel.processes_of_agent(info(client, "stuck")["id"])
+    assert (tmp_path / "checked").read_text() == f"free {tmp_path}\n"
+
+
+def test_one_check_that_succeeds_forgives_those_before(declare: Declare) -> None:
     """It fails, succeeds, fails, and so on."""
     flips = check("if rm ok; then exit 1; else : > ok; fi", failures=2)
     counts = check('echo x >> n; [ "$(wc -l < n)" -gt 3 ] && exit 5; exit 0', failures=1)
-    kernel = own_kernel(
-        child("flips", '["sleep", "1000"]', flips) + child("counts", '["sleep", "1000"]', counts, "max_restarts = 0")
-    )
+    kernel = declare(child("flips", SLEEPS, flips) + child("counts", SLEEPS, counts, "max_restarts = 0"))
     with kernel.client() as client:
         assert in_state(client, "counts", "failed")["end"] == "killed: health check failed (1 in a row): exit status 5"
         assert (info(client, "flips")["state"], info(client, "flips")["restarts"]) == ("running", 0)
 
 
-def test_a_check_that_hangs_is_killed_and_has_failed(own_kernel: OwnKernel) -> None:
-    hangs = check("echo before; trap '' TERM; sleep 1000 & sleep 1000", timeout="300ms", failures=1)
-    kernel = own_kernel(child("stuck", '["sleep", "1000"]', hangs, "max_restarts = 0"))
-    with kernel.client() as client:
-        end = in_state(client, "stuck", "failed")["end"]
-        assert end == "killed: health check failed (1 in a row): no end within 0.3 s: before"
-        assert not kernel.processes_of_agent(info(client, "stuck")["id"])
-
-
-def test_a_command_that_is_not_there_has_failed(own_kernel: OwnKernel) -> None:
-    health = 'health = { command = ["nosuchprog"], interval = "1s", failures = 1 }'
-    kernel = own_kernel(child("bad", '["sleep", "1000"]', health, "max_restarts = 0"))
-    with kernel.client() as client:
-        end = in_state(client, "bad", "failed")["end"]
-        assert end == "killed: health check failed (1 in a row): nosuchprog: not found in the jail's PATH"
-
-
-def test_an_agent_without_a_jail_is_checked_beside_it(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    health = check(f"echo $AGENTOS_AGENT_NAME $PWD > {tmp_path}/checked; exit 1", failures=1)
-    kernel = own_kernel(
-        child("free", '["sleep", "1000"]', health, 'isolation = "none"', f'cwd = "{tmp_path}"', "max_restarts = 0")
-    )
-    with kernel.client() as client:
-        assert in_state(client, "free", "failed")["end"] == "killed: health check failed (1 in a row): exit status 1"
-    assert (tmp_path / "checked").read_text() == f"free {tmp_path}\n"
-
-
-def test_a_paused_agent_is_not_checked(own_kernel: OwnKernel) -> None:
+def test_a_paused_agent_is_not_checked(declare: Declare) -> None:
     """The other one is checked and given up meanwhile, twice over."""
     twice = check("exit 1", failures=1)
-    kernel = own_kernel(
-        child("rests", '["sleep", "1000"]', check("sleep 0.5; exit 1", failures=1))
-        + child("fails", '["sleep", "1000"]', twice, BACKOFF, "max_restarts = 1")
+    kernel = declare(
+        child("rests", SLEEPS, check("sleep 0.5; exit 1", failures=1))
+        + child("fails", SLEEPS, twice, BACKOFF, "max_restarts = 1")
     )
     with kernel.client() as client:
         up(client.pause("rests"))
@@ -215,14 +201,16 @@ def test_a_paused_agent_is_not_checked(own_kernel: OwnKernel) -> None:
         kernel.wait_line("rests: unhealthy")
 
 
-def test_few_checks_run_at_once(own_kernel: OwnKernel) -> None:
-    slow = check("sleep 2")
-    kernel = own_kernel("".join(child(f"a{number}", '["sleep", "1000"]', slow) for number in range(14)))
-    most = 0
+def test_few_checks_run_at_once(declare: Declare) -> None:
+    """An agent that begins after the others and is given up by its watchdog says that each of them was due."""
+    names = [f"a{number}" for number in range(MAX_CHECKS + 2)]
+    waits = check("exec sleep 7301", timeout="5m")
+    last = child("last", SLEEPS, 'watchdog = "2s"', "max_restarts = 0", f"after = {json.dumps(names)}")
+    kernel = declare("".join(child(name, SLEEPS, waits, 'isolation = "none"') for name in names) + last)
     with kernel.client() as client:
-        while not all(client.inspect(name=f"a{number}")["health"]["checked_at"] for number in range(14)):
-            most = max(most, sum("sleep\0002\0" in commandline(pid) for pid in kernel.processes()))
-    assert 1 < most <= MAX_CHECKS
+        in_state(client, "last", "failed")
+
+        assert sum(commandline(pid) == "sleep\0007301\0" for pid in kernel.processes()) == MAX_CHECKS
 
 
 def printed(kernel: Kernel, *arguments: str) -> str:
@@ -237,9 +225,9 @@ def commandline(pid: int) -> str:
     return ""
 
 
-def test_ps_tree_and_inspect_show_it(own_kernel: OwnKernel) -> None:
+def test_ps_tree_and_inspect_show_it(declare: Declare) -> None:
     health = check("echo no answer; exit 1", failures=90)
-    kernel = own_kernel(child("web", '["sleep", "1000"]', health, 'watchdog = "1h"'))
+    kernel = declare(child("web", SLEEPS, health, 'watchdog = "1h"'))
     with kernel.client() as client:
         until(lambda: info(client, "web")["health"], "a check has failed")
 

@@ -10,7 +10,6 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import (
@@ -258,20 +257,8 @@ command = ["sleep", "1000"]
 """
 
 
-def test_a_declared_agent_stays_stopped_too_and_messages_to_it_are_refused(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(TREE)
-    with kernel.client() as client:
-        for name in ("one", "two"):
-            assert client.kill(name)
-            assert (info(client, name)["state"], info(client, name)["stopped_by"]) == ("stopped", "operator")
-            assert client.wait(name, timeout=PATIENCE)["signal"] == signal.SIGTERM
-            assert client.send_message("for later", to_name=name)["code"] == "not_found"
-
-        assert info(client, "three")["state"] == "running"
-        assert info(client, "three")["restarts"] == 0
-
-
-def test_a_declared_agent_can_be_killed_while_the_tree_still_starts(own_kernel: OwnKernel) -> None:
+@pytest.mark.usefixtures("kernels")
+def test_a_declared_agent_stays_stopped_too_also_if_it_is_killed_while_the_tree_still_starts() -> None:
     """The kernel's door is open before its tree is up, and a group is known before it is up."""
     slow = TREE.replace('name = "three"', 'name = "three"\nready = "hello"')
     slow = slow.replace('type = "supervisor"', 'type = "supervisor"\nstrategy = "rest_for_one"')
@@ -292,7 +279,12 @@ def test_a_declared_agent_can_be_killed_while_the_tree_still_starts(own_kernel: 
                 "stopped",
                 "stopped",
             ]
-        kernel.wait_ready()
+            kernel.wait_ready()
+            assert client.kill("one")
+            for name in ("one", "two"):
+                assert (info(client, name)["state"], info(client, name)["stopped_by"]) == ("stopped", "operator")
+                assert client.wait(name, timeout=PATIENCE)["signal"] == signal.SIGTERM
+                assert client.send_message("for later", to_name=name)["code"] == "not_found"
         kernel.stop()
     finally:
         kernel.clean_up()

@@ -151,6 +151,13 @@ def test_a_malformed_name_is_refused(kernel: Kernel, name: str) -> None:
         assert refused(client, name=name, command=["true"]) == ("bad_request", "name")
 
 
+@each_row("name", ["123", "kernel", "root", "spawned"])
+def test_a_name_that_would_mislead_a_person_is_refused(kernel: Kernel, name: str) -> None:
+    with kernel.client() as client:
+        assert refused(client, name=name, command=["true"])[0] in ("bad_request", "already_exists")
+        assert client.register_name(name)["code"] in ("bad_request", "already_exists")
+
+
 def test_a_taken_name_is_refused_and_free_again_afterwards(client: AgentOSClient) -> None:
     first = up(client.spawn("solo", command=["sleep", "1000"]))
 
@@ -244,6 +251,7 @@ def test_a_variable_that_is_none_or_ours_is_refused(client: AgentOSClient, name:
     [
         ("restart", "sometimes"),
         ("max_restarts", -1),
+        ("max_restarts", 100_000_000),
         ("restart_window", 0),
         ("shutdown", "soon"),
         ("backoff", {"min": 5, "max": 1}),

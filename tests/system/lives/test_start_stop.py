@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
-from tests.support.kernel import running, until
+from tests.support.kernel import until
 from tests.support.runs.rows import each_row
 from tests.support.wire import STOP
 from tests.system.agents import ask, in_state, info, known, relay, up, written
+from tests.system.conftest import Declare
 from tests.system.lives.test_containers import BAD, IN_ORDER, QUICK, SLEEPS, child, group, member, states
 
 TOGETHER = 'strategy = "one_for_all"'
@@ -53,9 +55,9 @@ def crash(client: AgentOSClient, name: str) -> None:
     in_state(client, name, "running")
 
 
-def test_a_stopped_agent_keeps_its_id_its_name_and_its_mail(own_kernel: OwnKernel, tmp_path: Path) -> None:
+def test_a_stopped_agent_keeps_its_id_its_name_and_its_mail(declare: Declare, tmp_path: Path) -> None:
     (tmp_path / "later.py").write_text(LATER)
-    kernel = own_kernel(child("later", None, f'script = "{tmp_path}/later.py"') + child("beside"))
+    kernel = declare(child("later", None, f'script = "{tmp_path}/later.py"') + child("beside"))
     with kernel.client() as client:
         number = info(client, "later")["id"]
         up(client.send_message("kept", to_name="later"))
@@ -72,16 +74,16 @@ def test_a_stopped_agent_keeps_its_id_its_name_and_its_mail(own_kernel: OwnKerne
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
-def test_a_stopped_member_stays_stopped_when_its_group_is_restarted(own_kernel: OwnKernel, strategy: str) -> None:
+def test_a_stopped_member_stays_stopped_when_its_group_is_restarted(declare: Declare, strategy: str) -> None:
     members = member("a") + member("b", SLEEPS, 'restart = "temporary"') + member("c") + member("d")
-    kernel = own_kernel(group("team", members, f'strategy = "{strategy}"', "intensity = 5"))
+    kernel = declare(group("team", members, f'strategy = "{strategy}"', "intensity = 5"))
     with kernel.client() as client:
         assert changed(client.stop(names=["b", "c"])) == {"b": "stopped", "c": "stopped"}
 
         crash(client, "a")
 
         in_state(client, "d", "running")
-        assert states(client) == {"a": "running", "b": "stopped", "c": "stopped", "d": "running"}
+        assert states(client, *"abcd") == {"a": "running", "b": "stopped", "c": "stopped", "d": "running"}
         before = pids(client)
         assert changed(client.start(names=["b", "c"])) == {"b": "running", "c": "running"}
         assert {name: pids(client)[name] for name in "ad"} == {name: before[name] for name in "ad"}
@@ -89,8 +91,8 @@ def test_a_stopped_member_stays_stopped_when_its_group_is_restarted(own_kernel: 
         until(lambda: lives(client, "c") == 3, "it takes part in the restart of its group again")
 
 
-def test_a_restart_of_a_member_touches_that_member_alone(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(group("team", member("a") + member("b") + member("c"), TOGETHER))
+def test_a_restart_of_a_member_touches_that_member_alone(declare: Declare) -> None:
+    kernel = declare(group("team", member("a") + member("b") + member("c"), TOGETHER))
     with kernel.client() as client:
         before = pids(client)
 
@@ -102,9 +104,9 @@ def test_a_restart_of_a_member_touches_that_member_alone(own_kernel: OwnKernel) 
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
-def test_restarts_at_once_of_a_group_and_its_members_all_come_to_an_end(own_kernel: OwnKernel, strategy: str) -> None:
+def test_restarts_at_once_of_a_group_and_its_members_all_come_to_an_end(declare: Declare, strategy: str) -> None:
     members = member("a") + member("b", SLEEPS, 'restart = "temporary"')
-    kernel = own_kernel(group("team", members, f'strategy = "{strategy}"', "intensity = 500"))
+    kernel = declare(group("team", members, f'strategy = "{strategy}"', "intensity = 500"))
 
     def restart(name: str) -> list[Any]:
         with kernel.client() as client:
@@ -116,11 +118,11 @@ def test_restarts_at_once_of_a_group_and_its_members_all_come_to_an_end(own_kern
     assert codes <= {None, "unavailable", "bad_request"}
     with kernel.client() as client:
         up(client.start("team"))
-        assert states(client) == {"a": "running", "b": "running"}
+        assert states(client, *"ab") == {"a": "running", "b": "running"}
 
 
-def test_an_agent_that_is_named_in_many_ways_is_restarted_once(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("a"))
+def test_an_agent_that_is_named_in_many_ways_is_restarted_once(declare: Declare) -> None:
+    kernel = declare(child("a"))
     with kernel.client() as client:
         number = str(info(client, "a")["id"])
 
@@ -129,9 +131,9 @@ def test_an_agent_that_is_named_in_many_ways_is_restarted_once(own_kernel: OwnKe
         assert lives(client, "a") == 2
 
 
-def test_a_group_is_stopped_in_reverse_and_started_in_order(own_kernel: OwnKernel) -> None:
+def test_a_group_is_stopped_in_reverse_and_started_in_order(declare: Declare) -> None:
     inner = group("inner", member("c") + member("d"), TOGETHER)
-    kernel = own_kernel(group("team", member("a") + member("b"), IN_ORDER) + inner + child("beside"))
+    kernel = declare(group("team", member("a") + member("b"), IN_ORDER) + inner + child("beside"))
     with kernel.client() as client:
         since = len(kernel.lines)
         assert changed(client.stop("team")) == {"a": "stopped", "b": "stopped"}
@@ -148,10 +150,10 @@ def test_a_group_is_stopped_in_reverse_and_started_in_order(own_kernel: OwnKerne
     assert order(": stopped by") == ["b", "a"]
 
 
-def test_what_was_given_up_can_be_started_again_with_new_limits(own_kernel: OwnKernel, tmp_path: Path) -> None:
+def test_what_was_given_up_can_be_started_again_with_new_limits(declare: Declare, tmp_path: Path) -> None:
     fine = tmp_path / "fine"
     program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
-    kernel = own_kernel(
+    kernel = declare(
         child("alone", program, "sandboxed = false", QUICK)
         + group("team", member("first") + member("second", program, "sandboxed = false"), IN_ORDER, QUICK)
     )
@@ -169,24 +171,22 @@ def test_what_was_given_up_can_be_started_again_with_new_limits(own_kernel: OwnK
         crash(client, "alone")
 
 
-def test_a_stop_does_not_wait_for_a_group_that_waits_for_its_restart(own_kernel: OwnKernel) -> None:
+def test_a_stop_does_not_wait_for_a_group_that_waits_for_its_restart(declare: Declare) -> None:
     slow = 'backoff = { first = "1000s", min = "1000s", max = "1000s", max_failures = 9 }'
-    kernel = own_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER, slow))
+    kernel = declare(group("team", member("good") + member("bad", BAD), IN_ORDER, slow))
     with kernel.client() as client:
         kernel.wait_line("bad: exit status 5")
 
         assert changed(client.stop("good")) == {"good": "stopped"}
         assert client.kill("bad")
-        assert states(client) == {"good": "stopped", "bad": "stopped"}
+        assert states(client, "good", "bad") == {"good": "stopped", "bad": "stopped"}
 
 
-def test_a_member_that_does_not_start_again_is_failed_and_its_siblings_go_on(
-    own_kernel: OwnKernel, tmp_path: Path
-) -> None:
+def test_a_member_that_does_not_start_again_is_failed_and_its_siblings_go_on(declare: Declare, tmp_path: Path) -> None:
     fine = tmp_path / "fine"
     fine.touch()
     program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
-    kernel = own_kernel(group("team", member("a") + member("b", program, "sandboxed = false"), TOGETHER))
+    kernel = declare(group("team", member("a") + member("b", program, "sandboxed = false"), TOGETHER))
     with kernel.client() as client:
         fine.unlink()
 
@@ -196,15 +196,15 @@ def test_a_member_that_does_not_start_again_is_failed_and_its_siblings_go_on(
             "unavailable",
             "b did not start: exit status 1 before it was ready",
         )
-        assert states(client) == {"a": "running", "b": "failed"}
+        assert states(client, *"ab") == {"a": "running", "b": "failed"}
         fine.touch()
         assert changed(client.start("b")) == {"b": "running"}
         assert info(client, "a")["restarts"] == 0
 
 
 @pytest.mark.parametrize("restart", ["permanent", "temporary"])
-def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(own_kernel: OwnKernel, restart: Any) -> None:
-    kernel = own_kernel()
+def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(declare: Declare, restart: Any) -> None:
+    kernel = declare("")
     with kernel.client() as client:
         up(client.spawn("one", command=["sleep", "1000"], restart=restart))
 
@@ -218,19 +218,19 @@ def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(own_kern
 
 
 @pytest.mark.parametrize("lines", [(), (TOGETHER,)], ids=["alone", "in a group"])
-def test_a_declared_agent_may_end_itself_by_kill(own_kernel: OwnKernel, tmp_path: Path, lines: tuple[str, ...]) -> None:
+def test_a_declared_agent_may_end_itself_by_kill(declare: Declare, tmp_path: Path, lines: tuple[str, ...]) -> None:
     (tmp_path / "ends.py").write_text(
         "from agentos_sdk import AgentOSClient\nme = AgentOSClient()\nme.kill(agent_id=me.hello()['agent_id'])\n"
     )
     ends = (None, f'script = "{tmp_path}/ends.py"')
-    kernel = own_kernel(group("team", member("ends", *ends) + member("other"), *lines))
+    kernel = declare(group("team", member("ends", *ends) + member("other"), *lines))
     with kernel.client() as client:
         assert in_state(client, "ends", "stopped")["stopped_by"] == "ends"
         assert in_state(client, "other", "running")["restarts"] == 0
 
 
-def test_an_agent_restarts_neither_itself_nor_what_is_above_it(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel()
+def test_an_agent_restarts_neither_itself_nor_what_is_above_it(declare: Declare) -> None:
+    kernel = declare("")
     with kernel.client() as client:
         me = relay(kernel, client, "self", permissions="unrestricted")
 
@@ -257,28 +257,38 @@ def test_an_agent_restarts_neither_itself_nor_what_is_above_it(own_kernel: OwnKe
 @each_row("op", [Op.START, Op.STOP, Op.RESTART])
 def test_a_wrong_name_changes_nothing(stoppable: AgentOSClient, op: Op, fields: dict[str, Any], code: str) -> None:
     assert stoppable.request(op, fields)["code"] == code
-    assert states(stoppable) == {"a": "running"}
+    assert info(stoppable, "a")["state"] == "running"
 
 
-@pytest.fixture(scope="module")
-def stoppable(kernels: None) -> Any:
-    with running(child("a")) as kernel, kernel.client() as client:
+@pytest.fixture
+def stoppable(declare: Declare) -> Iterator[AgentOSClient]:
+    with declare(child("a")).client() as client:
         yield client
 
 
 def test_a_kept_stop_outlasts_the_kernel_until_start(own_kernel: OwnKernel) -> None:
-    members = member("m") + member("n")
-    kernel = own_kernel(
+    """Or until the agent is declared no more, by a reload or in the next kernel."""
+    members, gone = member("m") + member("n"), child("gone")
+    text = (
         child("kept", SLEEPS, "required = true")
         + child("plain")
         + child("next", SLEEPS, 'after = ["kept"]')
         + group("team", members, TOGETHER)
     )
+    kernel = own_kernel(text + gone)
+    file = kernel.place / "agentos.toml"
     with kernel.client() as client:
-        assert changed(client.stop(names=["kept", "m"], keep=True)) == {"kept": "stopped", "m": "stopped"}
+        up(client.stop("gone", keep=True))
+        for changed_text in (text, text + gone):
+            file.write_text(changed_text)
+            up(client.reload())
+        in_state(client, "gone", "running")
+        names = ["kept", "m", "gone"]
+        assert changed(client.stop(names=names, keep=True)) == dict.fromkeys(names, "stopped")
         assert changed(client.stop("plain")) == {"plain": "stopped"}
         assert (info(client, "kept")["kept"], info(client, "plain")["kept"]) == (True, False)
     kernel.kill()
+    file.write_text(text)
     kernel.start_again()
 
     with kernel.client() as client:
@@ -297,14 +307,15 @@ def test_a_kept_stop_outlasts_the_kernel_until_start(own_kernel: OwnKernel) -> N
         assert changed(client.restart("m")) == {"m": "running"}
         crash(client, "kept")
     kernel.kill()
+    file.write_text(text + gone)
     kernel.start_again()
 
     with kernel.client() as client:
         assert set(states(client).values()) == {"running"}
 
 
-def test_starts_by_request_are_no_restarts(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("a") + group("team", member("m"), TOGETHER))
+def test_starts_by_request_are_no_restarts(declare: Declare) -> None:
+    kernel = declare(child("a") + group("team", member("m"), TOGETHER))
     with kernel.client() as client:
         up(client.stop("a"))
         up(client.start("a"))
@@ -316,8 +327,8 @@ def test_starts_by_request_are_no_restarts(own_kernel: OwnKernel) -> None:
         assert info(client, "a")["restarts"] == 1
 
 
-def test_a_stop_that_is_cancelled_beside_another_changes_nothing_of_that(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("a") + child("stubborn", STUBBORN, "shutdown = 1000") + group("team", member("z")))
+def test_a_stop_that_is_cancelled_beside_another_changes_nothing_of_that(declare: Declare) -> None:
+    kernel = declare(child("a") + child("stubborn", STUBBORN, "shutdown = 1000") + group("team", member("z")))
     with kernel.client() as client, kernel.connect() as other:
         in_state(client, "stubborn", "running")
         with kernel.connect() as cancelled:
@@ -332,33 +343,13 @@ def test_a_stop_that_is_cancelled_beside_another_changes_nothing_of_that(own_ker
         assert changed(client.start("a")) == {"a": "running"}
 
 
-def test_a_start_of_what_waits_for_its_restart_does_not_hide_that_restart(own_kernel: OwnKernel) -> None:
+def test_a_start_of_what_waits_for_its_restart_does_not_hide_that_restart(declare: Declare) -> None:
     slow = 'backoff = { first = "3s", min = "3s", max = "3s", max_failures = 9 }'
-    kernel = own_kernel(group("team", member("m"), TOGETHER, "intensity = 0", slow))
+    kernel = declare(group("slow", member("m"), TOGETHER, "intensity = 0", slow))
     with kernel.client() as client:
         os.kill(known(client, "m"), signal.SIGKILL)
-        kernel.wait_line("team")
-        up(client.start("team"))
+        kernel.wait_line("slow")
+        up(client.start("slow"))
         in_state(client, "m", "running")
 
         assert info(client, "m")["restarts"] == 1
-
-
-def test_a_kept_stop_of_an_agent_that_is_declared_no_more_is_forgotten(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("a") + child("b"))
-    file = kernel.place / "agentos.toml"
-    both = file.read_text()
-    with kernel.client() as client:
-        up(client.stop("b", keep=True))
-        file.write_text(both.replace(child("b"), ""))
-        up(client.reload())
-        file.write_text(both)
-        up(client.reload())
-        in_state(client, "b", "running")
-        up(client.stop("b", keep=True))
-    for text in (both.replace(child("b"), ""), both):
-        kernel.kill()
-        file.write_text(text)
-        kernel.start_again()
-    with kernel.client() as client:
-        in_state(client, "b", "running")

@@ -16,7 +16,7 @@ from tests.support.runs.enter import let_in
 from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, known, relay, up
 from tests.system.lives.test_containers import child
-from tests.system.lives.test_health import BACKOFF, COMPUTES, HELLO, WATCHED, script
+from tests.system.lives.test_health import BACKOFF, HANGS, HELLO, WATCHED, script
 
 LIVES = ("AGENT_READY", "AGENT_UNHEALTHY", "AGENT_EXITED", "AGENT_RESTARTING", "AGENT_FAILED", "AGENT_STOPPED")
 
@@ -37,7 +37,7 @@ def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     crashes = child("crashes", '["sh", "-c", "sleep 1; exit 3"]', "backoff = { first = 0.1 }", "max_restarts = 1")
     code = tmp_path_factory.mktemp("code")
     let_in(code, tmp_path_factory.getbasetemp())
-    hangs = child("hangs", None, script(code, "hangs", COMPUTES), HELLO, WATCHED, "max_restarts = 0")
+    hangs = child("hangs", None, script(code, "hangs", HANGS), HELLO, WATCHED, "max_restarts = 0")
     with shared(crashes + hangs + child("sleeps")) as started:
         yield started
 

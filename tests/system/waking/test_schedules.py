@@ -9,6 +9,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import in_state, info, known, lines, up
+from tests.system.conftest import Declare
 from tests.system.lives.test_containers import SLEEPS, child, group, member, states
 from tests.system.lives.test_start_stop import changed
 
@@ -29,8 +30,8 @@ def lives(client: AgentOSClient, name: str) -> int:
     return int(up(client.inspect(name))["lives"])
 
 
-def test_an_agent_with_a_schedule_waits_between_its_runs(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(
+def test_an_agent_with_a_schedule_waits_between_its_runs(declare: Declare) -> None:
+    kernel = declare(
         child("often", COUNTS, OFTEN) + child("nightly", SLEEPS, NIGHTLY) + child("last", SLEEPS, 'after = ["nightly"]')
     )
     with kernel.client() as client:
@@ -56,11 +57,11 @@ def test_an_agent_with_a_schedule_waits_between_its_runs(own_kernel: OwnKernel) 
     kernel.wait_line("often: started by schedule")
 
 
-def test_start_has_it_wait_and_start_now_runs_it(own_kernel: OwnKernel) -> None:
+def test_start_has_it_wait_and_start_now_runs_it(declare: Declare) -> None:
     members = child("nightly", SLEEPS, NIGHTLY) + group(
         "team", child("weekly", SLEEPS, NIGHTLY).replace("[[supervisor.children]]", "[[supervisor.children.children]]")
     )
-    with own_kernel(members).client() as client:
+    with declare(members).client() as client:
         assert changed(client.stop(names=["nightly", "team"])) == {"nightly": "stopped", "weekly": "stopped"}
         assert info(client, "nightly")["next_at"] is None
 
@@ -72,10 +73,10 @@ def test_start_has_it_wait_and_start_now_runs_it(own_kernel: OwnKernel) -> None:
         assert changed(client.stop("nightly")) == {"nightly": "stopped"}
 
 
-def test_a_run_that_crashes_is_tried_again_and_its_schedule_goes_on(own_kernel: OwnKernel) -> None:
+def test_a_run_that_crashes_is_tried_again_and_its_schedule_goes_on(declare: Declare) -> None:
     crashes = '["sh", "-c", "exit 7"]'
     limits = 'max_restarts = 1\nrestart_window = "60s"\nbackoff = { min = 0, max = 0 }'
-    kernel = own_kernel(child("bad", crashes, OFTEN, limits) + child("once", crashes, OFTEN, 'restart = "temporary"'))
+    kernel = declare(child("bad", crashes, OFTEN, limits) + child("once", crashes, OFTEN, 'restart = "temporary"'))
     with kernel.client() as client:
         until(lambda: lives(client, "bad") >= 4, "the next time begins with new limits")
         until(lambda: lives(client, "once") >= 2, "so does that of one that isn't tried again")
@@ -84,27 +85,41 @@ def test_a_run_that_crashes_is_tried_again_and_its_schedule_goes_on(own_kernel: 
         assert "bad" in {agent["name"] for agent in client.list_agents()}
 
 
-def test_a_run_is_left_out_and_said_while_the_last_one_works(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("slow", SLEEPS, OFTEN))
+def test_a_run_is_left_out_and_said_while_the_last_one_works(declare: Declare) -> None:
+    kernel = declare(child("slow", SLEEPS, OFTEN))
     with kernel.client() as client:
         pid = known(client, "slow")
-        event = next(iter(client.follow_events(["RUN_SKIPPED"], since=0)))
+        event = next(iter(client.follow_events(["RUN_SKIPPED"], agents=["slow"], since=0)))
         assert event["data"]["next_at"] > event["data"]["due_at"]
         assert info(client, "slow")["pid"] == pid
     kernel.wait_line("slow: its run of .* is left out, because the last one still works")
 
 
 def test_a_time_that_passed_over_a_kill_9_runs_once(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("nightly", SLEEPS, CAUGHT_UP) + child("calm", SLEEPS, NIGHTLY))
+    """Also in a group that starts with the kernel; and a schedule that was stopped for good stays so until START."""
+    kernel = own_kernel(
+        child("nightly", SLEEPS, CAUGHT_UP)
+        + child("calm", SLEEPS, NIGHTLY)
+        + child("often", SLEEPS, OFTEN)
+        + group("team", member("slow", SLEEPS, CAUGHT_UP))
+    )
+    with kernel.client() as client:
+        changed(client.stop("often", keep=True))
     kernel.kill()
-    make_due(kernel, "nightly", days=3)
-    make_due(kernel, "calm", days=3)
+    for name in ("nightly", "calm", "slow"):
+        make_due(kernel, name, days=3)
 
     kernel.start_again()
     with kernel.client() as client:
-        known(client, "nightly")
+        for name in ("nightly", "slow"):
+            known(client, name)
         assert info(client, "nightly")["next_at"] > time.time()
+        assert lives(client, "slow") == 1
         assert (info(client, "calm")["state"], lives(client, "calm")) == ("waiting", 0)
+        stopped = info(client, "often")
+        assert (stopped["state"], stopped["stopped_by"], stopped["kept"]) == ("stopped", "operator", True)
+        assert changed(client.start("often")) == {"often": "waiting"}
+        known(client, "often")
     kernel.wait_line("nightly: started by schedule")
     kernel.kill()  # in its run
 
@@ -115,33 +130,8 @@ def test_a_time_that_passed_over_a_kill_9_runs_once(own_kernel: OwnKernel) -> No
         assert (info(client, "nightly")["state"], lives(client, "nightly")) == ("waiting", 0)
 
 
-def test_a_time_that_passed_runs_once_in_a_group_that_starts_with_the_kernel(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(group("team", member("slow", SLEEPS, CAUGHT_UP)) + child("beside"))
-    kernel.kill()
-    make_due(kernel, "slow", days=2)
-
-    kernel.start_again()
-    with kernel.client() as client:
-        known(client, "slow")
-        assert lives(client, "slow") == 1
-
-
-def test_a_schedule_that_was_stopped_for_good_stays_so_in_the_next_kernel(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("often", SLEEPS, OFTEN))
-    with kernel.client() as client:
-        changed(client.stop("often", keep=True))
-    kernel.kill()
-
-    kernel.start_again()
-    with kernel.client() as client:
-        stopped = info(client, "often")
-        assert (stopped["state"], stopped["stopped_by"], stopped["kept"]) == ("stopped", "operator", True)
-        assert changed(client.start("often")) == {"often": "waiting"}
-        known(client, "often")
-
-
-def test_an_agent_that_a_reload_moves_waits_in_its_new_group_as_in_its_old_one(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("resting", SLEEPS, NIGHTLY) + child("working", SLEEPS, NIGHTLY))
+def test_an_agent_that_a_reload_moves_waits_in_its_new_group_as_in_its_old_one(declare: Declare) -> None:
+    kernel = declare(child("resting", SLEEPS, NIGHTLY) + child("working", SLEEPS, NIGHTLY))
     with kernel.client() as client:
         changed(client.start("working", now=True))
         moved = group("team", member("resting", SLEEPS, NIGHTLY) + member("working", SLEEPS, NIGHTLY))
@@ -151,7 +141,7 @@ def test_an_agent_that_a_reload_moves_waits_in_its_new_group_as_in_its_old_one(o
 
         kinds = {change["agent"]: change["change"] for change in reply["changes"] if change["agent"]}
         assert (kinds["resting"], kinds["working"]) == ("restarted", "restarted")
-        until(lambda: states(client) == {"resting": "waiting", "working": "waiting"}, "both wait")
+        until(lambda: states(client, "resting", "working") == {"resting": "waiting", "working": "waiting"}, "both wait")
         assert (lives(client, "resting"), lives(client, "working")) == (0, 1)
         assert changed(client.start("resting", now=True)) == {"resting": "running"}
 
@@ -184,9 +174,9 @@ def states_of(kernel: Kernel) -> dict[str, str]:
         return {name: state for name, state in states(client).items() if state != "exited"}
 
 
-def test_a_group_that_is_started_again_leaves_alone_what_waits(own_kernel: OwnKernel) -> None:
+def test_a_group_that_is_started_again_leaves_alone_what_waits(declare: Declare) -> None:
     member = '\n[[supervisor.children.children]]\nname = "{}"\ncommand = ["sleep", "1000"]\n{}\n'
-    kernel = own_kernel(group("team", member.format("web", "") + member.format("nightly", NIGHTLY)))
+    kernel = declare(group("team", member.format("web", "") + member.format("nightly", NIGHTLY)))
     with kernel.client() as client:
         in_state(client, "web", "running")
 

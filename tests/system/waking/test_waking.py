@@ -7,6 +7,7 @@ from tests.conftest import OwnKernel
 from tests.support.kernel import until
 from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, lines, up
+from tests.system.conftest import Declare
 from tests.system.lives.test_containers import SLEEPS, child
 from tests.system.lives.test_start_stop import changed
 
@@ -55,8 +56,8 @@ def answer(client: AgentOSClient) -> object:
     return message["message"]
 
 
-def test_a_message_starts_an_agent_which_reads_it(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    kernel = own_kernel(child("echo", None, script(tmp_path, ANSWERS), 'start = "on_message"'))
+def test_a_message_starts_an_agent_which_reads_it(declare: Declare, tmp_path: Path) -> None:
+    kernel = declare(child("echo", None, script(tmp_path, ANSWERS), 'start = "on_message"'))
     with kernel.client() as client:
         waiting = info(client, "echo")
         assert (waiting["state"], waiting["pid"]) == ("waiting", None)
@@ -67,12 +68,12 @@ def test_a_message_starts_an_agent_which_reads_it(own_kernel: OwnKernel, tmp_pat
 
         assert [answer(client) for _ in range(50)] == list(range(50))
         assert lives(client, "echo") == 1
-        event = next(iter(client.follow_events(["AGENT_WOKEN"], since=0)))
+        event = next(iter(client.follow_events(["AGENT_WOKEN"], agents=[waiting["id"]], since=0)))
         assert (event["data"]["name"], event["data"]["reason"]) == ("echo", "message")
 
 
-def test_each_message_is_read_by_an_agent_that_ends_after_one(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    with own_kernel(child("one", None, script(tmp_path, ONE), 'start = "on_message"')).client() as client:
+def test_each_message_is_read_by_an_agent_that_ends_after_one(declare: Declare, tmp_path: Path) -> None:
+    with declare(child("one", None, script(tmp_path, ONE), 'start = "on_message"')).client() as client:
         for number in range(5):
             up(client.send_message(number, to_name="one"))
 
@@ -82,9 +83,9 @@ def test_each_message_is_read_by_an_agent_that_ends_after_one(own_kernel: OwnKer
         assert info(client, "one")["restarts"] == 0
 
 
-def test_an_idle_agent_ends_and_the_next_message_starts_it(own_kernel: OwnKernel, tmp_path: Path) -> None:
+def test_an_idle_agent_ends_and_the_next_message_starts_it(declare: Declare, tmp_path: Path) -> None:
     fields = (script(tmp_path, ANSWERS), 'start = "on_message"', 'idle_stop = "1s"')
-    kernel = own_kernel(child("echo", None, *fields))
+    kernel = declare(child("echo", None, *fields))
     with kernel.client() as client:
         for number in range(3):
             up(client.send_message(number, to_name="echo"))
@@ -94,8 +95,8 @@ def test_an_idle_agent_ends_and_the_next_message_starts_it(own_kernel: OwnKernel
     kernel.wait_line("echo: nothing came for 1s: it ends, and waits")
 
 
-def test_an_agent_that_leaves_its_messages_unread_is_not_started_for_them_again(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("deaf", '["true"]', 'start = "on_message"'))
+def test_an_agent_that_leaves_its_messages_unread_is_not_started_for_them_again(declare: Declare) -> None:
+    kernel = declare(child("deaf", '["true"]', 'start = "on_message"'))
     with kernel.client() as client:
         up(client.send_message("a", to_name="deaf"))
         kernel.wait_line("deaf: ended without reading its messages: the next one starts it")
@@ -105,9 +106,9 @@ def test_an_agent_that_leaves_its_messages_unread_is_not_started_for_them_again(
         until(lambda: lives(client, "deaf") == 2, "the next one starts it")
 
 
-def test_an_event_starts_an_agent_and_is_in_its_mailbox(own_kernel: OwnKernel, tmp_path: Path) -> None:
+def test_an_event_starts_an_agent_and_is_in_its_mailbox(declare: Declare, tmp_path: Path) -> None:
     start = 'start = { on_event = "STATE_CHANGED", prefix = "orders/" }'
-    with own_kernel(child("orders", None, script(tmp_path, NEWS), start)).client() as client:
+    with declare(child("orders", None, script(tmp_path, NEWS), start)).client() as client:
         up(client.store("bills/1", 1, scope="global"))
         for number in range(20):
             up(client.store(f"orders/{number}", number, scope="global"))
@@ -117,8 +118,8 @@ def test_an_event_starts_an_agent_and_is_in_its_mailbox(own_kernel: OwnKernel, t
         assert (lives(client, "orders"), info(client, "orders")["wakes_on"]) == (1, "event STATE_CHANGED orders/")
 
 
-def test_a_stopped_agent_is_not_started_until_start(own_kernel: OwnKernel, tmp_path: Path) -> None:
-    with own_kernel(child("echo", None, script(tmp_path, ANSWERS), 'start = "on_message"')).client() as client:
+def test_a_stopped_agent_is_not_started_until_start(declare: Declare, tmp_path: Path) -> None:
+    with declare(child("echo", None, script(tmp_path, ANSWERS), 'start = "on_message"')).client() as client:
         changed(client.stop("echo"))
         assert client.send_message("lost", to_name="echo")["code"] == "not_found"
 

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -23,12 +24,17 @@ from typing import Any
 import attrs
 
 import agentos
+from tests.support.kernel import descendants, is_zygote
 from tests.support.wire import EXEC, NOOP, PATIENCE, READ, SPAWN, THINK, WRITE, Wire
 
 ROOT = Path(agentos.__file__).parents[1]
 OF_TIME = (f"{ROOT}/agentos/kernel/wire/poller.py", f"{ROOT}/agentos/services/logs/")
 # What NOOP passes, which asks whether the kernel is idle.
 IDLE = ("agentos/kernel/", "agentos/syscalls/__init__.py", "sdk/agentos_sdk/frames.py")
+# What these begin at fixed times, in their tasks and threads: a slow call always meets it.
+PERIODIC = {"LifeCounter.serve", "LoopLag.serve", "Sampler.serve", "Spawner.serve"}
+IS_PERIODIC = ContextVar("IS_PERIODIC", default=False)
+JAIL_SECONDS = 2.0
 TURNS = 17  # in which each call is made once; the first one imports, and isn't counted
 BEGIN, END = b"road begins", b"road ends"
 TOML = """
@@ -113,9 +119,11 @@ class Tracer:
             return
         if code.co_name.startswith("<"):  # a comprehension or a lambda
             return
+        if code.co_qualname in PERIODIC:
+            IS_PERIODIC.set(True)  # a task has a context of its own, of which its threads get copies
         if code.co_name == "echo":
             self.mark(frame.f_locals["body"])
-        elif self.recording and id(frame) not in self.frames:  # otherwise a coroutine that is resumed
+        elif self.recording and not IS_PERIODIC.get() and id(frame) not in self.frames:  # else a coroutine goes on
             self.frames[id(frame)] = frame
             self.calls.append((code.co_filename[len(f"{ROOT}/") :], code.co_qualname))
 
@@ -140,8 +148,8 @@ def run_traced(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def traced_kernel(place: Path) -> Iterator[Path]:
-    """A traced kernel with one jailed agent; its trace file."""
+def traced_kernel(place: Path) -> Iterator[tuple[Path, int]]:
+    """A traced kernel with one jailed agent; its trace file and its pid."""
     (place / "agentos.toml").write_text(TOML)
     path, log = place / "trace", place / "log"
     command = [sys.executable, "-m", "tests.architecture.roads", str(path), "run", str(place / "agentos.toml")]
@@ -155,7 +163,7 @@ def traced_kernel(place: Path) -> Iterator[Path]:
                 if kernel.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"the kernel didn't start:\n{log.read_text()}")
                 time.sleep(0.05)
-            yield path
+            yield path, kernel.pid
         finally:
             kernel.terminate()
             kernel.wait(PATIENCE)
@@ -165,7 +173,8 @@ def trace_calls() -> dict[str, Road]:
     """The roads of a jailed agent's calls."""
     names = list(calls(0))
     found: dict[str, list[Trace]] = {name: [] for name in names}
-    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as name, traced_kernel(Path(name)) as path:
+    most = 0  # jails that waited at once
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as name, traced_kernel(Path(name)) as (path, kernel):
         directory = json.loads((Path(name) / "state" / "run.json").read_text())["directory"]
         with Wire(f"{directory}/1.sock") as wire:
             make_call(wire, WRITE, {"path": "notes.md", "content": "notes"})
@@ -174,6 +183,8 @@ def trace_calls() -> dict[str, Road]:
                 for at in range(len(names)):
                     call = names[(turn + at * step) % len(names)]
                     wait_idle(wire, path)
+                    if call == "EXEC":
+                        most = wait_jails(kernel, most)
                     found[call].append(trace(wire, path, *calls(turn)[call]))
     return {name: Road.of(traces[1:]) for name, traces in found.items()}
 
@@ -188,6 +199,20 @@ def wait_idle(wire: Wire, path: Path) -> None:
     while seen := busy():
         if time.monotonic() > deadline:
             raise RuntimeError(f"the kernel wasn't idle for {PATIENCE:g} s; at last it passed {seen}")
+
+
+def wait_jails(kernel: int, most: int) -> int:
+    """Return how many jails wait to be used, once it is ``most`` or more.
+
+    A call that needs one passes all that makes it if none waits. One turn where one waits is enough, as only what a
+    call passes each time counts, so this gives up after ``JAIL_SECONDS``.
+    """
+    deadline = time.monotonic() + JAIL_SECONDS
+    while True:
+        count = sum(is_zygote(one.pid) for one in descendants(kernel))
+        if count >= most or time.monotonic() > deadline:
+            return max(count, most)
+        time.sleep(0.01)
 
 
 def trace(wire: Wire, path: Path, *call: Any) -> Trace:

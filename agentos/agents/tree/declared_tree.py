@@ -294,10 +294,8 @@ class DeclaredTree:
 
     def _find_agents(self, name: str) -> Sequence[Agent]:
         """The agent of that name, or the agents of that group; none if a reload has removed it."""
-        if (agent := self.tracker.registry.find_by_name(name)) is not None:
-            return [agent]
         with contextlib.suppress(NotFound):
-            return self.start_stop.list_members(self.start_stop.find_group(name))
+            return self.start_stop.find(name).agents
         return []
 
 

@@ -29,18 +29,33 @@ from .stop_order import Unit, list_agent_units, list_waves
 from .tracker import Tracker
 
 
+class Target(Struct, frozen=True):
+    """What one name stands for: a group with the agents below it, or one agent, without a ``group``."""
+
+    agents: Sequence[Agent]
+    group: Path | None = None
+
+
 class StartStop(Struct, frozen=True):
     """The operations on declared agents and groups; ``restart_agent`` also takes agents that were spawned."""
 
     tracker: Tracker
     kept: KeptStops
 
-    def find_group(self, name: str) -> Path:
-        """The path of the declared group with that name, not the root. Raises ``NotFound``."""
-        for path in self.tracker.groups:
-            if path[-1] == name and len(path) > 1:
-                return path
-        raise NotFound(f"no agent or group is called {name!r}")
+    def find(self, name: str) -> Target:
+        """The agent or the declared group with that name, not the root. Raises ``NotFound``.
+
+        An agent that has ended for good leaves its name to a group, as to another agent.
+        """
+        registry = self.tracker.registry
+        agent = registry.find_by_name(name)
+        if agent is None or not registry.is_taken(name):
+            for path in self.tracker.groups:
+                if path[-1] == name and len(path) > 1:
+                    return Target(self.list_members(path), path)
+        if agent is None:
+            raise NotFound(f"no agent or group is called {name!r}")
+        return Target([agent])
 
     def list_members(self, path: Path) -> Sequence[Agent]:
         """The agents of a group and of the groups in it, in start order."""

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.tree.container import Path
+from agentos.agents.tree.start_stop import Target
 from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
@@ -21,13 +22,6 @@ MAX_NAMES = 1000  # in one request
 MAX_DIGITS = 19  # of an agent's id as a name; Python refuses to read a number of thousands of digits
 
 Request = calls.Start | calls.Stop | calls.Restart
-
-
-class Target(Struct, frozen=True):
-    """What one name stands for: a group with the agents below it, or one agent, without a ``group``."""
-
-    agents: Sequence[Agent]
-    group: Path | None = None
 
 
 class StartStopCalls(Struct, frozen=True):
@@ -86,10 +80,7 @@ class StartStopCalls(Struct, frozen=True):
     def find_target(self, name: str) -> Target:
         if name.isascii() and name.isdecimal() and len(name) <= MAX_DIGITS:
             return Target([self.registry.find(int(name), None)])
-        if (agent := self.registry.find_by_name(name)) is not None:
-            return Target([agent])
-        path = self.supervision.start_stop.find_group(name)
-        return Target(self.supervision.start_stop.list_members(path), path)
+        return self.supervision.start_stop.find(name)
 
     def syscalls(self) -> tuple[Syscall, ...]:
         return (

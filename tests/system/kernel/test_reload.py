@@ -251,7 +251,9 @@ def test_a_name_goes_from_an_agent_to_a_group_and_back(declare: Declare) -> None
     with kernel.client() as client:
         before = pids(client)
         assert set(reload(kernel, client, second)) == {"x", "b"}
-        in_state(client, "b", "running")
+        pid = in_state(client, "b", "running")["pid"]
+        up(client.restart("x"))
+        assert in_state(client, "b", "running")["pid"] != pid, "the name is the group's, and no more the ended agent's"
 
         assert set(reload(kernel, client, first)) == {"x", "b"}
 

@@ -166,6 +166,9 @@ def test_a_reload_gives_and_takes_a_schedule(own_kernel: OwnKernel) -> None:
         assert (info(client, "b")["next_at"], info(client, "d")["pid"]) == (None, pid)
         os.kill(pid, signal.SIGKILL)
         until(lambda: lives(client, "d") >= 2, "d comes back")
+        (kernel.place / "agentos.toml").write_text(text.replace(child("b"), child("b", SLEEPS, NIGHTLY)))
+        up(client.reload())
+        in_state(client, "b", "waiting")  # whose life a reload had begun
     assert "c" not in states_of(kernel)
 
 

@@ -88,9 +88,10 @@ def _wait(git: "subprocess.Popen[bytes]", command: str) -> None:
             git.wait(LOOK_SECONDS)
             return
         except subprocess.TimeoutExpired:
+            waits = _waits_for_partner(git.pid)  # looked at first: it may come to the FIFO meanwhile
             if (fifo := _find_fifo(git.pid)) is not None:
                 raise GitError(f"git {command} reads {fifo}, which is a FIFO and not a file: remove it") from None
-            if _waits_for_partner(git.pid):
+            if waits:
                 raise GitError(f"git {command} reads a FIFO in place of a file, and this host hides which") from None
             if time.monotonic() > ends:
                 raise GitError(f"git {command} took more than {SECONDS:g} s") from None

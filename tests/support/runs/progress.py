@@ -64,7 +64,8 @@ def summary(report: pytest.TestReport) -> str:
     """The error of a failed test in one line, and where it was raised."""
     text = [line for line in report.longreprtext.splitlines() if line.strip()]
     said = [line.removeprefix("E ").strip() for line in text if line.startswith("E ")]
-    return " / ".join((*said[:ERROR_LINES], *text[-1:]))[:MAX_ERROR]
+    shown = [*said[:ERROR_LINES], *text[-1:]] if said else text[-ERROR_LINES:]  # a group has none
+    return " / ".join(shown)[:MAX_ERROR]
 
 
 def register(config: pytest.Config) -> None:

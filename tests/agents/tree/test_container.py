@@ -1,6 +1,6 @@
 """Containers below a real supervisor; what they contain is a program that the test makes crash."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from agentos.agents.tree.container import BackgroundStart, Container, Group, spe
 from supervisors import Backoff, ChildSpec, Ended, GaveUp, Ignore, Report, Supervisor, SupervisorSpec
 from supervisors.reports import ChildEnded, RestartScheduled
 
+Wait = Callable[[], Awaitable[None]]
 START = 0.2  # seconds until a program is up
 
 
@@ -59,9 +60,10 @@ def contained(
     told: list[Report] | None = None,
     restart: Any = "permanent",
     backoff: Backoff | None = None,
+    wait: Wait = trio.lowlevel.checkpoint,
     **more: Any,
 ) -> ChildSpec:
-    one = specify_one_child(name, BackgroundStart(program, trio.lowlevel.checkpoint), restart, backoff, intensity, 60)
+    one = specify_one_child(name, BackgroundStart(program, wait), restart, backoff, intensity, 60)
     observe = told.append if told is not None else lambda report: None
     return ChildSpec(name, Container(("root", name), one, escalates, observe), restart="transient", **more)
 
@@ -261,10 +263,11 @@ def group(
     strategy: Any = "rest_for_one",
     restart: Any = "permanent",
     escalates: bool = False,
+    wait: Wait = trio.lowlevel.checkpoint,
 ) -> ChildSpec:
     """A group in a container."""
     spec = SupervisorSpec(members, strategy=strategy, intensity=1, period=60)
-    inside = Group(("root", name), spec, lambda report: None, lambda supervisor: None, trio.lowlevel.checkpoint)
+    inside = Group(("root", name), spec, lambda report: None, lambda supervisor: None, wait)
     one = specify_one_child(name, inside, restart, None, intensity, 60)
     return ChildSpec(name, Container(("root", name), one, escalates, lambda report: None), restart="transient")
 
@@ -298,6 +301,41 @@ async def test_a_group_that_is_stopped_during_its_start_stops_what_is_up(autojum
         await trio.sleep(1.5 * START)
 
     assert (a.stopped, b.begun != [], b.up) == (1, True, [])
+
+
+async def test_agents_and_groups_begin_when_what_they_wait_for_has_come(autojump_clock: object) -> None:
+    a, b, come = Program(), Program(), trio.Event()
+    waiting = [contained("a", a, wait=come.wait), group("g", [ChildSpec("b", b)], wait=come.wait)]
+
+    async with open_supervisor(*waiting) as above:
+        await trio.sleep(10)
+        assert (a.begun, b.begun, states(above)) == ([], [], {"a": "running", "g": "running"})
+
+        come.set()
+        await trio.sleep(2 * START)
+        assert (len(a.up), len(b.up)) == (1, 1)
+
+
+async def test_what_declines_to_start_begins_no_life(autojump_clock: object) -> None:
+    program, declined = Program(), [True]
+    one = specify_one_child("a", BackgroundStart(program, trio.lowlevel.checkpoint), "permanent", None, 1, 60)
+    container = Container(("root", "a"), one, False, lambda report: None, declined.pop)
+
+    async with open_supervisor(ChildSpec("a", container, restart="transient")) as above:
+        await trio.sleep(1)
+        assert (program.begun, states(above)) == ([], {"a": "stopped"})
+
+
+async def test_a_container_has_a_group_only_while_it_runs(autojump_clock: object) -> None:
+    spec = group("g", [ChildSpec("bad", Program(failing=10**6))], intensity=0)
+    container = spec.start
+    assert isinstance(container, Container)
+
+    async with open_supervisor(spec):
+        await trio.sleep(START / 2)
+        assert container.group is not None
+        await trio.sleep(10)
+        assert container.group is None
 
 
 async def test_a_group_restart_above_starts_all_below_anew(autojump_clock: object) -> None:

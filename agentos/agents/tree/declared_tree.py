@@ -128,8 +128,6 @@ class DeclaredTree:
         """Apply what holds at once; keep the rest for the next life of an agent that runs and has to be restarted."""
         if starts or agent.wish.at_next_start is not None:
             agent.wish.change_later(partial(self._become, agent, spec))
-            if not agent.spec.waits:
-                agent.wish.wake(False)  # that its life was begun by request is no reason to run if it waits from now on
             agent.spec = take_live(agent.spec, spec)
         else:
             self._become(agent, spec)

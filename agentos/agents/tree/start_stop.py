@@ -237,7 +237,7 @@ class StartStop(Struct, frozen=True):
         if agent.over.is_set():
             agent.renew()
         agent.unsettle()
-        agent.wish.wake()
+        agent.wish.wake(agent.spec.waits)
         try:
             await _start_by_request(supervisor, agent.name, [agent])
         except NoProc:

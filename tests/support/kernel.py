@@ -80,6 +80,7 @@ class Kernel:
         self._closed = False
         self.is_over = False  # a test waited for its end
         self._left_nothing = False  # by its own stop
+        self._first_lines = 0  # that it said until it was ready
         arguments = [*self._config, *self.options, "--socket", self.socket, "--state-dir", str(self.state_dir)]
         self._guard: subprocess.Popen[bytes] | None = None
         group = make_group(SCOPE) if SCOPE is not None else self._group
@@ -139,6 +140,7 @@ class Kernel:
         self.wait_line(PROBED)
         with self.client() as client:
             until(lambda: not waiting(client.list_agents(all=True)), "each agent's first start has come out")
+        self._first_lines = len(self.lines)
 
     def wait_line(self, pattern: str | re.Pattern[str], since: int = 0) -> str:
         """The first line from number ``since`` on that matches; fails when it ends or the deadline passes first."""
@@ -265,6 +267,16 @@ class Kernel:
             waiting: Mapping[str, int] = client.metrics()["metrics"]["kernel"]["waiting"]
         return {name: length for name, length in waiting.items() if length}
 
+    def forget_lines(self) -> None:
+        """Forget what it said since it was ready: a test of several that share it looks at its own lines."""
+        self._require_no_bug()
+        with self._news:
+            del self.lines[self._first_lines :]
+
+    def _require_no_bug(self) -> None:
+        found = re.search(r" kernel \| (?:  \| )?(Traceback|bug [0-9a-f]{8} in )", said := self.said)
+        assert not found, f"a bug was logged:\n{said}"
+
     def stop(self) -> None:
         """SIGTERM; it must end with status 0 and leave no process, no socket and no runtime directory."""
         status = self.process.poll()
@@ -279,9 +291,7 @@ class Kernel:
         assert not os.path.exists(self.socket), "the socket is still there"
         runtime = [name for name in os.listdir(self.place) if name.startswith("agentos-")]
         assert not runtime, f"a runtime directory is still there: {runtime}"
-        assert not re.search(r" kernel \| (?:  \| )?(Traceback|bug [0-9a-f]{8} in )", self.said), (
-            f"a bug was logged:\n{self.said}"
-        )
+        self._require_no_bug()
         self._left_nothing = True
 
     def kill(self) -> None:

@@ -31,8 +31,8 @@ def reloaded(kernels: None) -> Iterator[Kernel]:
 def declare(reloaded: Kernel) -> Iterator[Declare]:
     """``declare(toml)``: a kernel of the module with these agents, whose first starts have come out.
 
-    They are declared by a reload, which costs a tenth of a kernel, and removed when the test ends. What the kernel said
-    in earlier tests stands in its lines.
+    They are declared by a reload, which costs a tenth of a kernel, and removed when the test ends, with the kernel's
+    lines.
     """
 
     def reload(toml: str) -> Kernel:
@@ -50,6 +50,7 @@ def declare(reloaded: Kernel) -> Iterator[Declare]:
     with killing_new_agents(reloaded):
         yield reload
     reload("")
+    reloaded.forget_lines()
 
 
 @pytest.fixture(scope="module")

@@ -348,7 +348,7 @@ def test_a_start_of_what_waits_for_its_restart_does_not_hide_that_restart(declar
     kernel = declare(group("slow", member("m"), TOGETHER, "intensity = 0", slow))
     with kernel.client() as client:
         os.kill(known(client, "m"), signal.SIGKILL)
-        kernel.wait_line("slow")
+        kernel.wait_line("root/slow: given up")
         up(client.start("slow"))
         in_state(client, "m", "running")
 

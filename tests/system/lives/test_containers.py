@@ -12,7 +12,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
 from tests.support.wire import PATIENCE
-from tests.system.agents import in_state, info, known
+from tests.system.agents import in_state, info, known, up
 from tests.system.conftest import Declare
 
 SLEEPS = '["sleep", "1000"]'
@@ -166,6 +166,38 @@ def test_an_escalation_ends_the_group_and_its_container_starts_it_again(declare:
         in_state(client, "weak", "running")
         assert info(client, "beside")["restarts"] == 0
     kernel.wait_line("sound: stopped")
+
+
+def test_a_significant_agent_that_was_given_up_ends_its_group(declare: Declare) -> None:
+    job = member("job", '["sh", "-c", "sleep 1; exit 5"]', 'restart = "transient"', "significant = true", QUICK)
+    kernel = declare(
+        group("team", member("helper") + job, 'auto_shutdown = "any_significant"', 'restart = "transient"')
+        + child("beside")
+    )
+    with kernel.client() as client:
+        assert client.wait("helper", timeout=PATIENCE)["reason"] == "stopped: killed by SIGTERM"
+
+        names = ("helper", "job", "beside")
+        assert states(client, *names) == {"helper": "exited", "job": "failed", "beside": "running"}
+
+
+def test_a_group_restart_above_starts_again_what_was_given_up_and_not_what_was_killed(own_kernel: OwnKernel) -> None:
+    team = group("team", member("bad", BAD, "max_restarts = 0") + member("killed") + member("well"))
+    kernel = own_kernel('[supervisor]\nstrategy = "one_for_all"\n' + child("key") + team)
+    with kernel.client() as client:
+        in_state(client, "bad", "failed")
+        assert client.kill("killed")
+        up(client.send_message("kept", to_name="well"))
+        number = info(client, "bad")["id"]
+
+        os.kill(known(client, "key"), signal.SIGKILL)
+
+        for name in ("key", "well"):
+            until(lambda n=name: info(client, n)["restarts"] == 1, f"{name} is back")  # type: ignore[misc]
+            in_state(client, name, "running")
+        until(lambda: info(client, "bad")["restarts"] == 1, "it was tried again")
+        assert in_state(client, "bad", "failed")["id"] == number
+        assert (info(client, "killed")["state"], info(client, "killed")["restarts"]) == ("stopped", 0)
 
 
 @pytest.mark.usefixtures("kernels")

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Sequence
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.support.kernel import until
 from tests.support.wire import PATIENCE
@@ -88,6 +89,36 @@ def test_a_group_that_gave_up_comes_back_by_the_supervisor_above(declare: Declar
         assert up(client.send_message("more", to_name="weak"))["delivered_to"] == weak
         client.kill("weak")
         assert waiting.receive().json["signal"] == signal.SIGTERM
+
+
+def test_what_orphans_a_life_leaves_are_not_taken_for_the_next_life(declare: Declare) -> None:
+    """A sweep after one life must spare the one that begins at the same time."""
+    names = ("first", "second", "third")
+    kernel = declare(group("swept", "".join(map(member, names)), TOGETHER, "intensity = 50"))
+    with kernel.client() as client:
+        for lives in range(1, 9):
+            os.kill(known(client, "first"), signal.SIGKILL)
+            until(lambda n=lives: restarts(client, names) == [n] * 3, "all are back")  # type: ignore[misc]
+
+        assert restarts(client, names) == [8] * 3
+        for name in names:
+            in_state(client, name, "running")
+
+
+def test_a_transient_group_that_gave_up_is_over_for_good(declare: Declare) -> None:
+    lines = (TOGETHER, "intensity = 1", "period = 60", 'restart = "transient"')
+    kernel = declare(group("over", member("frail") + member("whole"), *lines) + child("alone"))
+    with kernel.client() as client:
+        for lives in (1, 2):
+            os.kill(known(client, "frail"), signal.SIGKILL)
+            until(lambda n=lives: info(client, "frail")["restarts"] >= n or n == 2, "it is back")  # type: ignore[misc]
+            until(lambda: info(client, "frail")["state"] in ("running", "failed"), "it has settled")
+
+        assert client.wait("frail", timeout=PATIENCE)["signal"] == signal.SIGKILL
+        assert client.wait("whole", timeout=PATIENCE)["success"]
+        assert info(client, "frail")["state"] == "failed"
+        assert info(client, "alone")["state"] == "running"
+        assert client.request(Op.KILL, {"name": "frail"})["code"] == "not_found"
 
 
 def test_a_significant_child_takes_its_group_along(declare: Declare) -> None:

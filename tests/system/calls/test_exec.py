@@ -285,7 +285,7 @@ def test_pausing_the_agent_pauses_the_command(kernel: Kernel, client: AgentOSCli
 def test_eight_commands_end_with_their_agent_at_whatever_moment(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.client() as client:
-        for number in range(0, 10, 1 if is_night() else 4):
+        for number in range(0, 10, 1 if is_night() else 2):
             sleeper(client, "a")
 
             async def run(number: int = number) -> None:
@@ -485,7 +485,7 @@ def test_many_leave_no_descriptor_no_zombie_and_no_control_group(own_kernel: Own
             up(client.exec("true", name="a"))  # what is made once is there now
         files, children = kernel.open_files, len(children_of(kernel.pid))
 
-        for number in range(rounds(10)):
+        for number in range(rounds(20)):
             match number % 5:
                 case 0:
                     up(client.exec("echo out", name="a", stdin="in"))

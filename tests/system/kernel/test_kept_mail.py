@@ -23,7 +23,7 @@ from tests.support.runs.rounds import is_night
 from tests.support.wire import ACK, BROADCAST, PATIENCE, RECV, SEND
 from tests.system.agents import ask, info, relay, up
 
-ENDS = 100 if is_night() else 3  # many by `make proof-mail`; every second one is a kill
+ENDS = 100 if is_night() else 5  # many by `make proof-mail`; every second one is a kill
 BOXES, SENDERS, READERS = 20 if is_night() else 8, 4, 4
 LONGEST = 0.5  # seconds of traffic, at most, once all of it goes on
 MAX = 200  # messages of one sender in one life: no mailbox gets full

@@ -18,11 +18,11 @@ from agentos.services.audit.verify import verify_log
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
-from tests.support.runs.rounds import is_night
+from tests.support.runs.rounds import rounds
 from tests.support.wire import DELETE, FETCH, GET_AUDIT_LOG, HELLO, STORE, THINK, WRITE, Wire
 from tests.system.agents import info, up
 
-KILLS = 50 if is_night() else 3  # many by `make proof-kills`
+KILLS = 5  # ten times as many by `make proof-kills`
 CONFIG = """
 [llm]
 provider = "offline"
@@ -178,7 +178,7 @@ def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_again_and_again(
     print(f"seed {seed}")
     chance, books = random.Random(seed), Books()
     kernel = own_kernel(CONFIG)
-    for life in range(KILLS):
+    for life in range(rounds(KILLS)):
         load_until_killed(kernel, books, life, chance)
         kernel.start_again()
         check(kernel, books)
@@ -188,6 +188,6 @@ def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_again_and_again(
     assert report.sound, report
     newest = max(kept[1] for kept in books.state.values() if kept)
     print(
-        f"{KILLS} kills: {newest} changes of state, {len(books.written)} files written, "
+        f"{rounds(KILLS)} kills: {newest} changes of state, {len(books.written)} files written, "
         f"{books.thought} questions, {len(books.pending)} approvals: nothing acknowledged is lost"
     )

@@ -41,11 +41,11 @@ def test_hundreds_of_short_lives_leave_nothing(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     write(kernel, "s.py", "from agentos import AgentOSClient\nAgentOSClient().recv_messages(timeout=1000)\n")
     with kernel.client() as client:
-        churn(client, 12)  # what is made once is there now
+        churn(client, 24)  # what is made once is there now
         until(lambda: not children_of(kernel.pid), "all have ended")
         files, threads, rss = kernel.open_files, proc_status(kernel.pid, "Threads"), kernel.rss
 
-        churn(client, rounds(18))
+        churn(client, rounds(36))
 
         until(lambda: not children_of(kernel.pid), "all have ended and were reaped")
         until(lambda: kernel.open_files <= files, f"{kernel.open_files} files are open, {files} were before")

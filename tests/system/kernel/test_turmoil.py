@@ -12,13 +12,12 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, marked, until
-from tests.support.runs.rounds import is_night, rounds
+from tests.support.runs.rounds import rounds
 from tests.system.agents import RELAY, write
 
 AGENT = '\n[[{path}]]\nname = "{name}"\ncommand = ["sleep", "1000"]\n'
 BACKOFF = 'backoff = { max = "300ms", max_failures = 9999 }\n'
 GROUP = '\n[[{path}]]\nname = "{name}"\ntype = "supervisor"\nstrategy = "{strategy}"\nintensity = 2\nperiod = 2\n'
-DEEDS = 30 if is_night() else 15  # of each of four clients
 OFTEN = "max_restarts = 1000\nrestart_window = 1\n"
 
 
@@ -65,7 +64,7 @@ def meddle(kernel: Kernel, seed: int, deeds: int) -> None:
 def test_the_books_stay_right_whatever_is_done(own_kernel: OwnKernel, seed: int) -> None:
     kernel = own_kernel(tree())
     write(kernel, "relay.py", RELAY)
-    threads = [threading.Thread(target=meddle, args=(kernel, 10 * seed + number, DEEDS)) for number in range(4)]
+    threads = [threading.Thread(target=meddle, args=(kernel, 10 * seed + number, 30)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

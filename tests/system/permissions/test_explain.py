@@ -127,7 +127,7 @@ WANTED: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@settings(max_examples=rounds(40))
+@settings(max_examples=rounds(80))
 @given(tables, st.lists(st.sampled_from(WANTED), min_size=5, max_size=5))
 def test_explain_agrees_with_what_is_decided(
     pair: tuple[AgentOSClient, AgentOSClient, int], table: dict[str, Any], wanted: list[tuple[str, dict[str, Any]]]

@@ -12,7 +12,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, until
-from tests.support.runs.rounds import is_night
+from tests.support.runs.rounds import rounds
 from tests.support.wire import CANCEL, HELLO, INSPECT, NOOP
 from tests.system.agents import ask, relay, up
 
@@ -234,7 +234,7 @@ def test_a_kernel_that_is_killed_leaves_recordings_that_can_be_read(own_kernel: 
     (tmp_path / "coder.py").write_text(dedent(CHATTY))
     kernel = own_kernel(TOML.format(place=tmp_path), {"CANARY": KEY})
 
-    for life in range(1, 51 if is_night() else 3):
+    for life in range(1, rounds(5) + 1):
         path = path_of(kernel, f"coder-{life}") / "calls.jsonl"
         until(partial(has_bytes, path, 20_000 * (1 + life % 8)), "it is being written")
         kernel.kill()

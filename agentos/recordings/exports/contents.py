@@ -163,7 +163,8 @@ class Rewriter:
     def _change_base64(self, value: str) -> str:
         data = b64decode(value)
         changed = self.change_bytes(data)
-        return value if changed == data else b64encode(changed).decode()
+        # The letters themselves may be what is listed, as a key that is random bytes is written so.
+        return self.change_text(value if changed == data else b64encode(changed).decode())
 
     def _change_anew(self, text: str) -> str:
         return self.change_bytes(text.encode(errors="surrogatepass")).decode(errors="surrogatepass")

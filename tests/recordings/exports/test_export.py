@@ -16,7 +16,7 @@ from agentos.recordings.changes import INDEX, Change
 from agentos.recordings.exports.contents import Contents, Rewriter
 from agentos.recordings.exports.redaction import read_list
 from agentos.recordings.format import CALLS, FILES, FORMER, AgentFacts, Differences, Life, encode_line
-from agentos.recordings.reader import Recording, read_recording
+from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos.userland.cli.main import cli
 from tests.recordings.written import LIFE, line, write_file, write_recording
 
@@ -191,6 +191,15 @@ def test_without_files_calls_stay(full: Path) -> None:
     assert [call.request for call in found.calls()] == [call.request for call in read_recording(full).calls()]
     assert not any(call.files for call in found.calls())
     assert {life.no_files for life in found.manifest.lives} == {"its files were left out when it was given away"}
+
+
+def test_what_is_listed_is_also_found_in_the_letters_of_base64() -> None:
+    keys = ("Zm9yIHRoZSBrZXkK", "no-base64-at-all")
+    call = RecordedCall(1, 2, LIFE, "STORE", 1.0, 1.0, {"value": [{"base64": key} for key in keys]}, None)
+
+    [written] = Rewriter(Contents((), read_list("\n".join(keys)).replace)).rewrite_lines([call])
+
+    assert json.loads(written)["request"]["value"] == [{"base64": "⟦redacted 1⟧"}, {"base64": "⟦redacted 2⟧"}]
 
 
 def test_a_call_that_comes_between_the_two_readings_is_left_out(tmp_path: Path) -> None:

@@ -47,10 +47,11 @@ def test_state_is_done_and_compared_and_all_else_is_skipped() -> None:
         entry("KEYS", {"prefix": ""}, keys=["a", "b"], count=2),
         entry("DELETE", {"key": "a"}, deleted=True, scope="global"),
         fetched("a", None),
+        entry("DELETE", {"key": "older than the recording"}, deleted=True, scope="global"),
         entry("STORE", {"key": "a", "value": 1, "if_version": 9}, success=False, code="conflict"),
     )
 
-    assert (progress.verdict, progress.replayed, progress.skipped) == ("identical", 5, 2)
+    assert (progress.verdict, progress.replayed, progress.skipped) == ("identical", 5, 3)
 
 
 @pytest.mark.parametrize(

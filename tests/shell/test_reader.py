@@ -260,7 +260,12 @@ def test_a_pipe_says_whose_output_a_command_reads() -> None:
     assert [command.input for command in commands] == [None, "curl", "tee", None]
 
 
-@pytest.mark.parametrize("text", ["a " + "b" * MAX_LENGTH, "a " * 10_001, "$(" * 10_001, "env " * 40 + "a"])
+HALF = "b" * (MAX_LENGTH // 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["a " + "b" * MAX_LENGTH, "a " * 10_001, "$(" * 10_001, "env " * 40 + "a", "eval " * 4 + HALF]
+)
 def test_a_text_beyond_the_bounds_is_opaque_and_not_whole(text: str) -> None:
     assert not opaque(text).complete
 
@@ -268,6 +273,7 @@ def test_a_text_beyond_the_bounds_is_opaque_and_not_whole(text: str) -> None:
 def test_a_text_within_the_bounds_is_read() -> None:
     assert understood("a " + "b" * (MAX_LENGTH - 2))
     assert opaque("$(" * 3000 + ")" * 3000).complete
+    assert opaque("eval " * 2 + HALF).complete
 
 
 @given(st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=2))).map("".join)))

@@ -128,10 +128,13 @@ def test_each_tool_names_wrong_arguments(connection: KernelConnection) -> None:
             connection.run(run_tool(tool, {"oops": 1}))
 
 
-def test_a_tools_failure_is_a_text_for_the_model(connection: KernelConnection) -> None:
-    for run in (connection.run, lambda work: asyncio.run(connection.arun(work))):
-        with pytest.raises(ToolError, match="exit status 3\nbye"):
-            run(run_tool(EXEC, {"command": "echo bye; exit 3"}))
+def test_a_tools_failure_is_a_text_for_the_model(connection: KernelConnection, kernel: Kernel) -> None:
+    guest = KernelConnection(kernel.socket, name="denied-exec", level="readonly")
+
+    for one, said in ((connection, "exit status 3\nbye"), (guest, "permission_denied")):
+        for run in (one.run, lambda work, one=one: asyncio.run(one.arun(work))):
+            with pytest.raises(ToolError, match=said):
+                run(run_tool(EXEC, {"command": "echo bye; exit 3"}))
 
 
 def test_messages_and_questions_are_tools(connection: KernelConnection, kernel: Kernel) -> None:

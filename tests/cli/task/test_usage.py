@@ -36,6 +36,8 @@ def test_rows_of_an_agent_are_added_and_the_largest_cost_comes_first() -> None:
 
 def test_a_cost_that_is_not_known_makes_the_sum_unknown() -> None:
     assert [one["cost"] for one in group_rows([*ROWS, row("a", "2026-11-03", 1, None)], ["agent"])] == [3.0, None]
+    cheap = row("c", "2026-11-03", 1, 0.01)
+    assert [one["cost"] for one in group_rows([row("a", "2026-11-03", 9, None), cheap], ["agent"])] == [0.01, None]
 
 
 def test_with_days_the_oldest_comes_first() -> None:

@@ -82,6 +82,10 @@ def test_only_what_has_changed_is_copied(work: Path) -> None:
     assert sorted(os.listdir(work.parent / "files" / "7")) == ["0", INDEX]
 
 
+def test_as_much_as_there_is_room_for_is_kept(work: Path) -> None:
+    assert keep(work, "head -c 1000 /dev/zero > a", room=1000)[0] == 1
+
+
 def test_what_is_too_much_is_not_kept_and_says_so(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotKept, match="more than 1,000 bytes"):
         keep(work, "head -c 1001 /dev/zero > a", room=1000)

@@ -36,6 +36,10 @@ def test_a_directive_changes_the_escape_character() -> None:
     assert rests("#escape=`\nFROM a\nRUN a `\nb\\\nCMD c\n") == [(3, "RUN", "a b\\"), (5, "CMD", "c")]
 
 
+def test_what_windows_writes_before_the_first_line_and_at_the_end_of_each_is_left_out() -> None:
+    assert rests("\ufeff#escape=`\r\nFROM a\r\nRUN a `\r\nb\r\n") == [(3, "RUN", "a b")]
+
+
 def test_heredocs_hold_lines_until_their_word() -> None:
     text = "FROM a\nRUN <<EOF\n# kept\nFROM b\nEOF\nCOPY <<-'ONE' <<TWO /x/\n\tone $A\n\tONE\ntwo\nTWO\n"
     text += "RUN cat <<<x \"<<y\" '<<z a'\n"

@@ -8,6 +8,7 @@ import pytest
 from agentos.llm.cassettes.recorded_question import MASKS
 from agentos.recordings.format import Life, Manifest
 from agentos.recordings.reader import read_recording
+from agentos.userland.cli.recordings.calls import trace_calls
 from agentos.userland.cli.recordings.recordings import show_recording
 from agentos.userland.recordings.calls import describe_end
 from tests.recordings.written import line, write_recording
@@ -44,6 +45,17 @@ def test_a_life_is_shown_with_what_it_went_on_with_and_what_of_its_files_is_lost
     assert "went on after a crash with 2 answers of coder-0\n" in text
     assert (shown["lost"], shown["resumed"], shown["answers"]) == (life.lost, life.resumed, life.answers)
     assert (shown["failed"], shown["start"]) == (False, None)
+
+
+def test_a_life_has_its_last_calls_and_questions_the_numbers_among_those_of_all_lives(tmp_path: Path) -> None:
+    lines = [line(1, life="b/1"), line(2, life="a/1"), line(3, "NOOP", life="a/1"), line(4, life="a/1")]
+    found = read_recording(write_recording(tmp_path / "r", lines, lives=[LIVES, Life("b/1", "b", 1.0)]))
+
+    traced = trace_calls(LIVES, found.calls(), 2)
+
+    thinks = [one.think for one in traced.calls.values()]
+    assert [think and think.number for think in thinks] == [None, 3]
+    assert traced.left_out == 1
 
 
 def test_a_recording_lists_the_masks_that_a_replay_of_it_uses(

@@ -51,7 +51,7 @@ def test_what_goes_on_is_not_removed_and_what_a_dead_kernel_left_counts_as_faile
     ended = [Life("coder/1", "coder", 1.0, ended=2.0)]
     for name, began, extra in (
         ("dead-1", 10.0, {}),
-        ("good-1", 20.0, {"ended": 30.0, "lives": ended}),
+        ("good-1", 120.0, {"ended": 130.0, "lives": ended}),
         ("going-on-1", 200.0, {}),
     ):
         write_recording(tmp_path / f"{name}{SUFFIX}", lines, marks, name=name, began=began, automatic=True, **extra)

@@ -41,3 +41,16 @@ def test_few_are_closed_after_a_delay_unless_something_waits_for_it(monkeypatch:
     closer.hurry()
     wait_until_done(closer)
     assert not any(os.path.exists(f"/proc/self/fd/{fd}") for fd in descriptors)
+
+
+def test_without_a_thread_they_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    closer, descriptors = Closer(), os.pipe()
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", refuse)
+
+    closer.close(descriptors)
+
+    assert not any(os.path.exists(f"/proc/self/fd/{fd}") for fd in descriptors)
+    assert not closer.busy

@@ -91,8 +91,11 @@ def test_what_is_too_much_is_not_kept_and_says_so(work: Path, monkeypatch: pytes
         keep(work, "head -c 1001 /dev/zero > a", room=1000)
     with pytest.raises(NotKept, match="a FIFO"):
         keep(work, "mkfifo pipe")
-    monkeypatch.setattr(changes, "MAX_ENTRIES", 3)
-    with pytest.raises(NotKept, match="more than 3 files"):
+    (work / "pipe").unlink()
+    monkeypatch.setattr(changes, "MAX_ENTRIES", 7)
+    assert len(open_place(work).list()) == 7
+    (work / "sub" / "deep" / "more").touch()  # in the directory that is listed last
+    with pytest.raises(NotKept, match="more than 7 files"):
         open_place(work).list()
 
 

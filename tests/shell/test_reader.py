@@ -274,6 +274,7 @@ def test_a_text_within_the_bounds_is_read() -> None:
     assert understood("a " + "b" * (MAX_LENGTH - 2))
     assert opaque("$(" * 3000 + ")" * 3000).complete
     assert opaque("eval " * 2 + HALF).complete
+    assert opaque("nice --zz " * 20 + "a").complete
 
 
 @given(st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=2))).map("".join)))

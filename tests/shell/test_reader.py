@@ -206,7 +206,7 @@ def test_a_command_is_found_wherever_it_hides(text: str) -> None:
         "! a id", "if a; then b id; fi",
         "a & # id\nb", "timeout 5 a id", "env X=1 a id", "find . -name id -exec a id {} +", "command -v id",
         "a <<-E\n\tid\n\tE\nb",
-        "sh -c 'a id' id", "x=`a id`", "a @(b|id)",
+        "sh -c 'a id' id", "x=`a id`", "a `b` id", "a @(b|id)",
     ],
 )  # fmt: skip
 def test_a_word_that_is_no_command_is_not_taken_for_one(text: str) -> None:

@@ -35,6 +35,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
             audit.note(entry("and 40 more of READ allowed within 1 s", call="READ", **done), 40)
             audit.note(DENIED)
             audit.note(entry("ls -l", call="EXEC", **done))
+            audit.note(entry("GET https://example.com/a", call="HTTP", **done))
             for about in (*EARLIER, USE, USE, "local (in 1, out 2, cost null, question sha256:9a)"):
                 audit.note(entry(about, call="THINK", **done))
             audit.note(entry("gpt (question sha256:9a)", call="THINK", phase="outcome", outcome="timeout"))
@@ -74,7 +75,7 @@ def test_entries_end_before_a_time(state: Path) -> None:
 def test_a_summary_counts_what_the_caller_did(state: Path) -> None:
     found = json.loads("\n".join(printed(state, "summary", "worker", "--json")))
 
-    assert found["calls"] == {"READ": 45, "SEND": 12, "THINK": 6, "WRITE": 1, "EXEC": 1}
+    assert found["calls"] == {"READ": 45, "SEND": 12, "THINK": 6, "WRITE": 1, "EXEC": 1, "HTTP": 1}
     assert found["failed"] == {"READ not_found": 1, "THINK timeout": 1}
     assert found["tokens"] == {"in": 23, "out": 47}
     assert found["costs"] == {"EUR": 0.5, "unknown currency": 0.125, "USD": 0.5}
@@ -83,6 +84,8 @@ def test_a_summary_counts_what_the_caller_did(state: Path) -> None:
     assert (found["read"]["count"], found["read"]["different"]) == (43, 3)
     assert found["read"]["top"][:2] == [{"what": "others", "count": 40}, {"what": "/workspace/a", "count": 2}]
     assert found["written"]["top"] == [{"what": "/workspace/out.txt", "count": 1}]
+    assert found["commands"]["top"] == [{"what": "ls -l", "count": 1}]
+    assert found["hosts"]["top"] == [{"what": "example.com", "count": 1}]
     assert found["models"]["top"] == [{"what": "gpt", "count": 4}, {"what": "local", "count": 1}]
     assert found["sent"]["top"] == [{"what": "pong", "count": 12}]
     assert found["denied"]["top"] == [{"what": "READ /etc/shadow [default: credentials]", "count": 1}]
@@ -92,16 +95,16 @@ def test_a_summary_counts_what_the_caller_did(state: Path) -> None:
 def test_a_summary_for_people_names_only_what_happened(state: Path) -> None:
     first, *lines = printed(state, "summary", "worker")
 
-    assert first.startswith("worker: 20 entries, ")
+    assert first.startswith("worker: 21 entries, ")
     assert [" ".join(line.split()) for line in lines[:6]] == [
         "lives 2 starts, 1 restart, unhealthy 1 time",
-        "calls READ 45, SEND 12, THINK 6, WRITE 1, EXEC 1",
+        "calls READ 45, SEND 12, THINK 6, WRITE 1, EXEC 1, HTTP 1",
         "failed READ not_found 1, THINK timeout 1",
         "tokens 23 in, 47 out",
         "cost 0.5 EUR, 0.125 unknown currency, 0.5 USD, 1 question without a price",
         "ends 1",
     ]
-    assert not any(line.startswith("hosts") for line in lines)
+    assert not any(line.startswith("received") for line in lines)
     assert max(map(len, [first, *lines])) <= 100
 
 

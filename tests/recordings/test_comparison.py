@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agentos.recordings.comparison import Pair, pair_calls, sum_use
+from agentos.recordings.comparison import Pair, Use, pair_calls, sum_use
 from agentos.recordings.format import Life
 from agentos.recordings.masks import join_masks
 from agentos.recordings.reader import RecordedCall
@@ -43,6 +43,7 @@ def test_order_times_ids_and_what_is_measured_are_no_difference() -> None:
         call(1, "STORE", key="b", value=1),
         call(3, "STORE", key="a", value=1),
         think(5, "it is 11:20:07", "a", latency_ms=9.0, tool_calls=[{**tool, "id": "call_2"}]),
+        call(7, "EXIT"),
     ]
 
     assert [pair.differs for pair in pair_calls(first, second)] == [False] * 3
@@ -93,7 +94,7 @@ def test_answers_of_other_calls_are_compared_too(old: Any, new: Any, said: tuple
 
 
 def test_the_cost_is_unknown_if_one_answer_has_none() -> None:
-    assert sum_use([think(1, "a", "b"), think(3, "c", "d")]).cost == 1.0
+    assert sum_use([think(1, "a", "b"), think(3, "c", "d")]) == Use(6, 1.0)
     assert sum_use([think(1, "a", "b"), think(3, "c", "d", cost=None)]).cost is None
     assert sum_use([call(1, "EXEC"), think(3, "a", "b", success=False)]).tokens == 0
 

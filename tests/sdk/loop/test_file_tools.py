@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk.loop.tools import file_tools, search_program
-from agentos_sdk.loop.tools.file_tools import READ_FILE, plan_edit, search_files
+from agentos_sdk.loop.tools.file_tools import READ_FILE, list_files, plan_edit, search_files
 from agentos_sdk.loop.tools.tools import Plan, ToolError
 
 
@@ -27,6 +27,24 @@ def planned(text: str | bytes, **arguments: Any) -> Plan:
 def test_a_replacement_that_multiplies_a_file_is_refused() -> None:
     with pytest.raises(ToolError, match="at most 8 MiB can be written"):
         planned("a" * 1_000_000, old_text="a", new_text="b" * 1_000_000, replace_all=True)
+
+
+def test_a_file_may_have_the_largest_size_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_tools, "MAX_FILE", 10)
+
+    assert planned("a\n", old_text="a", new_text="b" * 9).content == "b" * 9 + "\n"
+    with pytest.raises(ToolError, match="/file would have 11 characters"):
+        planned("a\n", old_text="a", new_text="b" * 10)
+
+
+def test_a_list_of_too_many_files_says_how_many_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).touch()
+
+    monkeypatch.setattr(file_tools, "MAX_LISTED", 3)
+    assert list_files(str(tmp_path), "*") == "a (0 bytes)\nb (0 bytes)\nc (0 bytes)"
+    monkeypatch.setattr(file_tools, "MAX_LISTED", 2)
+    assert list_files(str(tmp_path), "*") == "a (0 bytes)\nb (0 bytes)\n[1 more]"
 
 
 def test_an_ambiguous_piece_of_a_large_file_is_refused_at_once() -> None:

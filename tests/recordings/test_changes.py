@@ -120,6 +120,14 @@ def test_a_recording_whose_index_can_not_be_is_refused(work: Path, index: bytes)
         put(work)
 
 
+def test_what_was_not_kept_is_refused_and_leaves_nothing_open(work: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+
+    with pytest.raises(NotKept, match="what call 7 has changed can't be read: No such file"):
+        put(work)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_files_with_holes_that_no_kernel_keeps_are_not_put(work: Path) -> None:
     keep(work, "echo x > new; echo y > other")
     os.truncate(work.parent / "files" / "7" / "1", 1 << 40)

@@ -89,14 +89,19 @@ def test_as_much_as_there_is_room_for_is_kept(work: Path) -> None:
 def test_what_is_too_much_is_not_kept_and_says_so(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotKept, match="more than 1,000 bytes"):
         keep(work, "head -c 1001 /dev/zero > a", room=1000)
-    with pytest.raises(NotKept, match="a FIFO"):
-        keep(work, "mkfifo pipe")
-    (work / "pipe").unlink()
     monkeypatch.setattr(changes, "MAX_ENTRIES", 7)
     assert len(open_place(work).list()) == 7
     (work / "sub" / "deep" / "more").touch()  # in the directory that is listed last
     with pytest.raises(NotKept, match="more than 7 files"):
         open_place(work).list()
+
+
+@pytest.mark.parametrize(
+    ("command", "why"), [("mkfifo pipe", "a FIFO"), ("touch \"$(printf '\\377')\"", "a file whose name isn't UTF-8")]
+)
+def test_what_can_not_be_kept_says_so(work: Path, command: str, why: str) -> None:
+    with pytest.raises(NotKept, match=why):
+        keep(work, command)
 
 
 @pytest.mark.parametrize("path", ["../out", "/out", "sub/../../out", "", ".", "sub//c", "a\0b"])
@@ -135,6 +140,14 @@ def test_files_with_holes_that_no_kernel_keeps_are_not_put(work: Path) -> None:
     with pytest.raises(NotKept, match=r"has [0-9,]+ bytes, and at most 268,435,456 are kept"):
         put(work)
     assert not (work.parent / "again" / "new").exists()
+
+
+def test_files_of_the_largest_size_are_put(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(work, "echo x > new; echo y > other")
+    monkeypatch.setattr(changes, "MAX_BYTES", 4)
+
+    assert put(work) == []
+    assert look(work.parent / "again") == look(work)
 
 
 def test_nothing_is_put_past_a_link_of_the_program(work: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentos.images.building.dockerfile import (
+    MAX_BYTES,
     MAX_TOLD,
     BadDockerfile,
     Instruction,
@@ -13,6 +14,7 @@ from agentos.images.building.dockerfile import (
     expand_text,
     parse,
     read_pairs,
+    read_text,
     split_words,
 )
 from agentos.images.building.plan import plan_build
@@ -30,6 +32,10 @@ def rests(text: str) -> list[tuple[int, str, str]]:
 def test_lines_are_continued_over_comments_and_empty_lines() -> None:
     text = "# escape=\\\n\n#c\nFROM a\nRUN one \\\n  # told\n\n  two \\\n  three\nrun four\n"
     assert rests(text) == [(5, "RUN", "one   two   three"), (10, "RUN", "four")]
+
+
+def test_tabs_stay_behind_the_one_after_a_keyword() -> None:
+    assert rests("FROM a\nRUN\techo 'a\tb'\n") == [(2, "RUN", "echo 'a\tb'")]
 
 
 def test_a_directive_changes_the_escape_character() -> None:
@@ -84,6 +90,19 @@ def test_a_mistake_is_told_with_its_line(text: str, expected: str) -> None:
     with pytest.raises(BadDockerfile) as error:
         parse(text)
     assert str(error.value).startswith(expected)
+
+
+def test_a_file_that_is_not_utf_8_or_too_long_is_refused(tmp_path: Path) -> None:
+    file, text = tmp_path / "Dockerfile.x", "FROM a\n"
+    file.write_bytes(b"FROM a\n\nRUN \xff\n")
+    with pytest.raises(BadDockerfile, match="^line 3: it isn't UTF-8"):
+        read_text(str(tmp_path), str(file))
+
+    file.write_text(text + "#" * (MAX_BYTES - len(text)))
+    assert parse(read_text(str(tmp_path), str(file))).stages[0].base == "a"
+    file.write_text(text + "#" * (MAX_BYTES - len(text) + 1))
+    with pytest.raises(BadDockerfile, match="^line 1: it has a NUL, or more than"):
+        parse(read_text(str(tmp_path), str(file)))
 
 
 @pytest.mark.parametrize(

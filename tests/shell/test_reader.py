@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.shell.reader import MAX_LENGTH, parse_text, parse_words
+from agentos.shell.reader import FAILED, MAX_LENGTH, parse_text, parse_words
 from agentos.shell.reading import Command, Commands, Opaque, Redirect
+from agentos.shell.scanner import Scanner
 from tests.support.runs.rows import each_row
 
 from .texts import PIECES
@@ -276,6 +277,14 @@ def test_a_text_within_the_bounds_is_read() -> None:
     assert opaque("$(" * 3000 + ")" * 3000).complete
     assert opaque("eval " * 2 + HALF).complete
     assert opaque("nice --zz " * 20 + "a").complete
+
+
+def test_an_error_of_the_reader_makes_a_text_opaque_and_not_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scanner, "run", lambda scanner: 1 / 0)
+
+    reading = opaque("git status")
+
+    assert (reading.construct, reading.complete) == (FAILED, False)
 
 
 @given(st.one_of(st.text(), st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=2))).map("".join)))

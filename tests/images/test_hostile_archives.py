@@ -24,7 +24,8 @@ from agentos.images.store import Images
 from agentos.images.streams import Stream
 from agentos.images.tar import read_entries
 from agentos.images.unpack import Bounds
-from tests.support.images import HARD, LINK, digest, entry, make_oci, make_saved, make_tar, tar_files
+from tests.support.images import HARD, LINK, describe, digest, entry, make_oci, make_saved, make_tar, tar_files
+from tests.support.runs.rows import each_row
 
 BOUNDS = Bounds(size=1 << 20, entries=50)
 GOOD = make_tar([entry("bin/", mode=0o755), entry("bin/tool", b"x" * 5000, mode=0o755)])
@@ -249,6 +250,39 @@ ARCHIVES: Mapping[str, tuple[bytes, str]] = {
 def test_a_hostile_archive_of_blobs_is_refused_whole(case: str, store: Images, tmp_path: Path) -> None:
     data, match = ARCHIVES[case]
     refuse(store, data, match, tmp_path)
+
+
+def nested_index() -> bytes:
+    files = make_oci([GOOD])
+    [manifest] = json.loads(files["index.json"])["manifests"]
+    for kind in ("oci.image.index.v1+json", "docker.distribution.manifest.list.v2+json"):
+        index = json.dumps({"manifests": [manifest]}).encode()
+        files[f"blobs/sha256/{digest(index)[7:]}"] = index
+        manifest = describe(index, mediaType=f"application/vnd.{kind}")
+    return tar_files({**files, "index.json": json.dumps({"manifests": [manifest]}).encode()})
+
+
+@each_row(
+    ("bound", "most", "data", "why"),
+    [
+        ("archive.MAX_FILES", 5, tar_files(make_oci([GOOD])), "index.json is one of more than 4 files"),
+        ("archive.MAX_LAYERS", 2, tar_files(make_oci([GOOD, OTHER])), "it has 2 layers, and more than 1 are too many"),
+        ("archive._MAX_INDEXES", 3, nested_index(), "more than 2 indexes"),
+        ("config.MAX_VARIABLES", 2, with_config(Env=["A=1", "B=2"]), "Env: more than 1 variables"),
+        ("store.MAX_TOP", 2, tar_files({"a": b"", "b": b""}), "it has 2 directories and files at its top"),
+    ],
+)
+def test_an_archive_may_have_as_much_as_each_bound_says(
+    bound: str, most: int, data: bytes, why: str, store: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / bound
+    file.write_bytes(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"agentos.images.{bound}", most)
+        import_image(store, str(file), "a", BOUNDS)
+        patch.setattr(f"agentos.images.{bound}", most - 1)
+        with pytest.raises(BadArchive, match=why):
+            import_image(store, str(file), "b", BOUNDS)
 
 
 def test_a_directory_is_cleared_once_however_often_a_layer_says_so(

@@ -215,10 +215,11 @@ def test_a_command_that_may_be_an_entrypoint_s_arguments_is_not_taken(store: Ima
 def test_of_an_index_the_image_for_this_machine_is_taken(store: Images, tmp_path: Path) -> None:
     files = make_oci([make_tar(BASE)])
     manifest = json.loads(files["index.json"])["manifests"][0]
-    other = {**manifest, "digest": "sha256:" + "0" * 64, "platform": {"architecture": "other", "os": "linux"}}
+    unsaid = {**manifest, "digest": "sha256:" + "0" * 64}
+    other = {**unsaid, "platform": {"architecture": "other", "os": "linux"}}
     attests = {**other, "annotations": {"vnd.docker.reference.type": "attestation-manifest"}}
     own = {**manifest, "platform": {"architecture": made.MACHINE, "os": "linux"}}
-    files["index.json"] = json.dumps({"manifests": [attests, other, own]}).encode()
+    files["index.json"] = json.dumps({"manifests": [attests, unsaid, other, own]}).encode()
 
     assert import_image(store, write_files(tmp_path / "layout", files), "a").digest == manifest["digest"]
 

@@ -7,6 +7,7 @@ import pytest
 
 from agentos.images.building.dockerfile import (
     MAX_BYTES,
+    MAX_INSTRUCTIONS,
     MAX_TOLD,
     BadDockerfile,
     Instruction,
@@ -164,6 +165,12 @@ def test_a_mistake_in_a_long_word_is_told_in_a_short_line(text: str) -> None:
 def test_a_target_of_any_number_is_looked_for(target: str) -> None:
     with tempfile.TemporaryDirectory(prefix="aos-") as place, pytest.raises(BadDockerfile, match="--target"):
         plan_build(parse("FROM scratch"), Images(Path(place)), {}, target, root=True)
+
+
+def test_a_dockerfile_has_as_many_instructions_as_the_bound_says() -> None:
+    assert len(parse("FROM a\n" * MAX_INSTRUCTIONS).stages) == MAX_INSTRUCTIONS
+    with pytest.raises(BadDockerfile, match=f"^line {MAX_INSTRUCTIONS + 1}: FROM: a Dockerfile may have"):
+        parse("FROM a\n" * (MAX_INSTRUCTIONS + 1))
 
 
 def test_variables_that_double_each_other_come_to_an_end() -> None:

@@ -138,7 +138,7 @@ def test_redirections_say_which_file_and_whether_it_is_written(text: str, found:
         ("a <<E\nb\nE", "delimiter is not quoted"), ("a <<'E'\nb", "without its end"), ("a <<E'F'\nEF", "delimiter"),
         ("a <<'E' <<'F'\nE", "without its end"), ("a <<'E'2>f\nE", "delimiter"),
         ("$a b", "a command whose name is not known"), ("~/a", "a command whose name"),
-        ("a*", "a command whose name"),
+        ("a*", "a command whose name"), ("[a]b", "a command whose name"),
         ("a > $b", "a redirection to a name"), ("a > b*", "a redirection to a name"), ("a < ~/b", "a redirection to"),
         ("a >", "a redirection without a file"), ("a > ; b", "without a file"), ("a > > b", "without a file"),
         ("a > 2> b", "a number in front"), ("a 999> b", "a number in front"),

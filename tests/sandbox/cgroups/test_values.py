@@ -72,8 +72,8 @@ def test_a_weaker_limit_than_asked_is_noticed(found: EnforcedLimits, asked: Limi
     assert found.describe_weaker(asked)
 
 
-def test_a_stricter_limit_than_asked_is_none_the_worse() -> None:
-    found = EnforcedLimits(memory=4096, pids=10, cpu=0.25, weight=100)
+def test_a_limit_as_strict_as_asked_or_stricter_is_none_the_worse() -> None:
+    found = EnforcedLimits(memory=4096, pids=64, cpu=0.25, weight=100)
 
     assert found.describe_weaker(Limits(memory=5000, pids=64, cpu=0.5, weight=100)) is None
 

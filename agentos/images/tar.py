@@ -119,9 +119,11 @@ def clean_path(name: str, where: str) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name:
         raise BadArchive(f"{where}: {_show(name)} has {'..' if '..' in parts else 'a NUL'} in its path")
-    if any(len(part.encode(errors="surrogateescape")) > MAX_NAME for part in parts) or len(name) > MAX_PATH:
+    path = "/".join(parts)
+    data = path.encode(errors="surrogateescape")
+    if len(data) > MAX_PATH or any(len(part) > MAX_NAME for part in data.split(b"/")):
         raise BadArchive(f"{where}: {_show(name)} is longer than Linux takes")
-    return "/".join(parts)
+    return path
 
 
 def _show(name: str) -> str:

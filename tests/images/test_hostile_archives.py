@@ -123,6 +123,7 @@ ROOTS: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     "a pax header without a length": (special(b"x", b"path=x\n"), "a damaged pax header"),
     "a name too long": (make_tar([entry("n" * 256, b"")]), "longer than Linux takes"),
     "a path too long": (make_tar([entry("n/" * 2100, b"")]), "longer than Linux takes"),
+    "a path of too many bytes": (make_tar([entry("é/" * 1500, b"")]), "longer than Linux takes"),
     "a NUL in a name": (pax(path="a\0b"), "a NUL in its path"),
     "a wrong sum": (GOOD[:20] + b"!" + GOOD[21:], "a header of it is damaged"),
     "a second header that is damaged": (GOOD[:532] + b"!" + GOOD[533:], "a header of it is damaged"),

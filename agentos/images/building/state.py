@@ -48,7 +48,7 @@ class State:
     def path(self, one: Instruction, text: str) -> str:
         """An absolute path in the image. Raises :class:`.BadDockerfile` for one that can't be, or is a jail's own."""
         path = os.path.normpath(os.path.join(self.directory, text))
-        if len(path) > layers.MAX_PATH:
+        if len(path.encode()) > layers.MAX_PATH:
             raise one.fail(f"{path[:100]}...: longer than Linux takes")
         path = f"/{path.lstrip('/')}"
         if (top := path.split("/")[1]) in OF_THE_JAIL:

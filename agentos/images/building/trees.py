@@ -35,8 +35,6 @@ def _walk_both(source: int, target: int) -> Iterator[tuple[int, int]]:
     waiting, found = [""], []
     while waiting:
         path = waiting.pop()
-        if len(path) > layers.MAX_PATH:
-            raise BadArchive(f"{path[:100]}...: longer than Linux takes")
         with beneath.open_directory(source, path) as here, beneath.open_directory(target, path) as there:
             found.append((path, os.fstat(here)))
             yield here, there
@@ -66,7 +64,7 @@ def merge(upper: int, root: int, owners: Owners, user: tuple[int, int] | None = 
     links: dict[tuple[int, int], str] = {}  # the first name of each file
     while waiting:
         path = waiting.pop()
-        if len(path) > layers.MAX_PATH:
+        if len(os.fsencode(path)) > layers.MAX_PATH:
             raise BadArchive(f"{path[:100]}...: longer than Linux takes")
         with beneath.open_directory(upper, path) as here, beneath.open_directory(root, path) as there:
             for name in os.listdir(here):

@@ -302,6 +302,7 @@ REFUSED = {
         "line 4: ADD: half.tar.gz: with half it has more than",
     ),
     "a directory below itself": ("FROM base-1\n" + f"WORKDIR {'d/' * 500}\n" * 5, "line 6: WORKDIR: /d/d"),
+    "a directory of many bytes": ("FROM base-1\nWORKDIR " + "é/" * 1500, "line 2: WORKDIR: /é/é"),
     "many variables": (
         "FROM base-1\n" + f"ENV {' '.join(f'A{n}=1' for n in range(997))}\nENV A1=2\nENV B=1 C=2\nENV D=4 E=5",
         "line 5: ENV: with it there are more than 1000 variables",

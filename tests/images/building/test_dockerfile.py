@@ -7,7 +7,6 @@ import pytest
 
 from agentos.images.building.dockerfile import (
     MAX_BYTES,
-    MAX_INSTRUCTIONS,
     MAX_TOLD,
     BadDockerfile,
     Instruction,
@@ -96,13 +95,13 @@ def test_a_mistake_is_told_with_its_line(text: str, expected: str) -> None:
 def test_a_file_that_is_not_utf_8_or_too_long_is_refused(tmp_path: Path) -> None:
     file, text = tmp_path / "Dockerfile.x", "FROM a\n"
     file.write_bytes(b"FROM a\n\nRUN \xff\n")
-    with pytest.raises(BadDockerfile, match="^line 3: it isn't UTF-8"):
+    with pytest.raises(BadDockerfile, match="line 3: it isn't UTF-8"):
         read_text(str(tmp_path), str(file))
 
     file.write_text(text + "#" * (MAX_BYTES - len(text)))
     assert parse(read_text(str(tmp_path), str(file))).stages[0].base == "a"
     file.write_text(text + "#" * (MAX_BYTES - len(text) + 1))
-    with pytest.raises(BadDockerfile, match="^line 1: it has a NUL, or more than"):
+    with pytest.raises(BadDockerfile, match="line 1: it has a NUL, or more than"):
         parse(read_text(str(tmp_path), str(file)))
 
 
@@ -165,12 +164,6 @@ def test_a_mistake_in_a_long_word_is_told_in_a_short_line(text: str) -> None:
 def test_a_target_of_any_number_is_looked_for(target: str) -> None:
     with tempfile.TemporaryDirectory(prefix="aos-") as place, pytest.raises(BadDockerfile, match="--target"):
         plan_build(parse("FROM scratch"), Images(Path(place)), {}, target, root=True)
-
-
-def test_a_dockerfile_has_as_many_instructions_as_the_bound_says() -> None:
-    assert len(parse("FROM a\n" * MAX_INSTRUCTIONS).stages) == MAX_INSTRUCTIONS
-    with pytest.raises(BadDockerfile, match=f"^line {MAX_INSTRUCTIONS + 1}: FROM: a Dockerfile may have"):
-        parse("FROM a\n" * (MAX_INSTRUCTIONS + 1))
 
 
 def test_variables_that_double_each_other_come_to_an_end() -> None:

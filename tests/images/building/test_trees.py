@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentos.images.building.trees import merge
+from agentos.images.errors import BadArchive
 from agentos.images.owners import Owners
 from agentos.sandbox.host_ids import STORE_IDS
 from agentos.services.snapshots import beneath
@@ -73,3 +74,18 @@ def test_each_name_of_a_file_has_its_owner_and_bits(merged: tuple[Path, Path]) -
         assert (root / name).stat().st_mode & 0o7777 == 0o755
     assert owners.beyond == 0
     assert (root / "one").stat().st_nlink == 3
+
+
+@pytest.mark.parametrize("name", ["d" * 200, "é" * 100], ids=["ascii", "two bytes each"])
+def test_a_path_of_more_bytes_than_linux_takes_is_refused(merged: tuple[Path, Path], name: str) -> None:
+    upper, root = merged
+    here = os.open(upper, os.O_PATH)
+    for _ in range(21):  # only a descriptor leads to the last
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_PATH, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+    with pytest.raises(BadArchive, match="longer than Linux takes"):
+        merge_all(upper, root)

@@ -85,7 +85,7 @@ def test_no_command_destroys_or_takes_over_the_machine(text: str) -> None:
         "f() { a; }; f & wait",
         "f() { f; }", "f() { a & }; f", "a & b &", "sysctl -a", "mv a b", "mv x /usr/local/bin/y", "iptables -L",
         "sh -c 'rm -rf build'", "echo ':(){ :|: }'", "./mkfs_test.sh", "git push && ./shutdown.sh", "cp x ./dev/sda",
-        "cp /dev/sda image", "dd if=/dev/sda of=image",
+        "rm -- -r /etc", "cp /dev/sda image", "dd if=/dev/sda of=image",
     ],
 )  # fmt: skip
 def test_what_only_looks_like_it_passes(text: str) -> None:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from msgspec.structs import replace
 
-from agentos.sandbox.cgroups import files, v1
+from agentos.sandbox.cgroups import files, lifetime, v1
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, remove_stale_cgroups
 from agentos.sandbox.cgroups.values import CgroupError, Limits
 from tests.support.commands import run_crippled
@@ -414,6 +415,21 @@ def test_a_group_with_a_process_in_it_is_not_removed(root: Group, start: Start) 
         say(program, "still here")
         assert hear(program) == "still here"
         assert program.pid in group.processes()
+
+
+def test_a_group_is_removed_with_its_processes_though_the_task_is_cancelled(root: Group, start: Start) -> None:
+    group = root.create_child("cancelled", Limits())
+    program = start(group, WAITS)
+
+    async def remove() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await lifetime.remove(group)
+
+    trio.run(remove)
+
+    assert not any(os.path.exists(path) for path in directories(group))
+    assert program.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_a_process_that_is_gone_cannot_be_admitted(root: Group) -> None:

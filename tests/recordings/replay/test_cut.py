@@ -3,14 +3,17 @@
 import itertools
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentos.recordings.format import AgentFacts, Json, Life, Manifest
-from agentos.recordings.reader import RecordedCall
+from agentos.recordings.reader import RecordedCall, read_recording
 from agentos.recordings.replay.progress import ReplayFailed
-from agentos.recordings.replay.tree.cut import Cut, find_cut
+from agentos.recordings.replay.tree import cut as cut_module
+from agentos.recordings.replay.tree.cut import Cut, find_cut, read_calls
+from tests.recordings.written import line, write_recording
 from tests.support.runs.rounds import rounds
 
 IDS = {"chief": 1, "helper": 2, "child": 3}
@@ -188,6 +191,26 @@ def test_a_message_that_can_not_be_read_is_refused(request_: Json, reply: Json, 
 def test_a_life_that_began_before_the_recording_says_what_to_do() -> None:
     with pytest.raises(ReplayFailed, match=r"chief/1 can't be forked at 1: it began before.*agentos restart"):
         Order().cut(1, replayable=False, partial=True, reason="it began before the recording")
+
+
+def test_a_cut_has_as_many_members_as_the_bound_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_module, "MAX_MEMBERS", 3)
+    assert len(Order().cut(1).members) == 3
+
+    monkeypatch.setattr(cut_module, "MAX_MEMBERS", 2)
+    with pytest.raises(ReplayFailed, match="3 agents lived at 1, and at most 2 are forked"):
+        Order().cut(1)
+
+
+def test_calls_are_read_up_to_their_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = read_recording(write_recording(tmp_path / "r", [line(1, "NOOP"), line(2, "NOOP")]))
+    weight = sum(call.weight for call in read_calls(recording))
+
+    monkeypatch.setattr(cut_module, "MAX_WEIGHT", weight)
+    assert [call.begin for call in read_calls(recording)] == [1, 3]
+    monkeypatch.setattr(cut_module, "MAX_WEIGHT", weight - 1)
+    with pytest.raises(ReplayFailed, match="fork one of its lives"):
+        read_calls(recording)
 
 
 @pytest.mark.parametrize("called", ["FETCH", "NOOP", None])

@@ -10,15 +10,17 @@ from agentos.images.building.build import Build, Options
 from agentos.images.building.dockerfile import BadDockerfile, parse
 from agentos.images.errors import BadStore
 from agentos.images.importer import import_image
-from agentos.images.owners import CAPABILITY, LIST, TREE, read_owners
+from agentos.images.owners import CAPABILITY, LIST, TREE, Owners, read_owners
 from agentos.images.store import Image, Images
 from agentos.sandbox.host_ids import STORE_IDS
 from tests.support.images import HARD, LINK, entry, make_oci, make_tar, tar_files
+from tests.support.runs.rows import each_row
 
 IS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can give files to the ids of the store")
 FIRST = STORE_IDS[0]
 CAPABLE = bytes.fromhex("0100000200200000" + "00" * 12)  # cap_net_raw+ep, revision 2
+THIRD = b"\1\0\0\3" + CAPABLE[4:]  # an id of a root follows
 BELOW = [
     entry("bin/", mode=0o755),
     entry("bin/su", b"su", mode=0o4755),
@@ -114,6 +116,27 @@ def test_a_build_goes_on_with_the_owners_of_its_base_and_gives_what_it_copies(st
     assert owned(store, "b") == {**{path: one for path, one in EXPECTED.items() if path != "bin/tool"}, **new}
     with pytest.raises(BadDockerfile, match="--chown=nobody: /etc/passwd and /etc/group of the image so far"):
         build(store, tmp_path, "FROM a\nCOPY --chown=nobody d /srv/d\n")
+
+
+@each_row(
+    ("given", "kept"),
+    [
+        (CAPABLE, CAPABLE),
+        (THIRD + bytes(4), CAPABLE),
+        (THIRD + b"\xe8\x03\0\0", CAPABLE),
+        (CAPABLE + bytes(5), b""),
+        (CAPABLE[:12], b""),
+        (b"\1\0\0\1" + CAPABLE[4:], b""),
+    ],
+)
+def test_a_capability_is_kept_without_the_id_of_a_root_and_none_of_an_unknown_revision(
+    given: bytes, kept: bytes
+) -> None:
+    owners = Owners()
+
+    owners.note("bin/ping", 0, 0, capability=given)
+
+    assert owners.find("bin/ping").capability == kept
 
 
 @needs_root

@@ -226,4 +226,5 @@ def test_changes_of_keys_are_watched_with_their_values(kernel: Kernel) -> None:
         client.delete("plan.a")
         assert line(process) == "plan.a is deleted"
         process.send_signal(signal.SIGINT)
-        assert process.wait() == 130
+        assert process.communicate() == ("", "")
+        assert process.returncode == 130

@@ -48,13 +48,14 @@ def test_a_life_is_shown_with_what_it_went_on_with_and_what_of_its_files_is_lost
 
 
 def test_a_life_has_its_last_calls_and_questions_the_numbers_among_those_of_all_lives(tmp_path: Path) -> None:
-    lines = [line(1, life="b/1"), line(2, life="a/1"), line(3, "NOOP", life="a/1"), line(4, life="a/1")]
+    lines = [line(1, life="b/1"), line(2, life="a/1"), line(3, "NOOP", life="a/1")]
+    lines.append(line(4, life="a/1", reply={"success": True, "usage": {"input": 7, "thinking": 2}}))
     found = read_recording(write_recording(tmp_path / "r", lines, lives=[LIVES, Life("b/1", "b", 1.0)]))
 
     traced = trace_calls(LIVES, found.calls(), 2)
 
     thinks = [one.think for one in traced.calls.values()]
-    assert [think and think.number for think in thinks] == [None, 3]
+    assert [think and (think.number, think.tokens_in, think.tokens_out) for think in thinks] == [None, (3, 7, 2)]
     assert traced.left_out == 1
 
 

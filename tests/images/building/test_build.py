@@ -275,6 +275,10 @@ REFUSED = {
     "set-id bits": ("FROM base-1\nRUN x\nCOPY --chmod=4755 a.txt /", "line 3: COPY: --chmod=4755: expected"),
     "several files for one": ("FROM base-1\nRUN x\nCOPY a.txt b.txt /x", "line 3: COPY: /x: with several sources"),
     "another machine's": ("FROM --platform=linux/mips base-1", "line 1: FROM: --platform=linux/mips isn't supported"),
+    "a platform by what is known": (
+        "ARG P=$TARGETOS/mips\nFROM --platform=$P base-1",
+        "line 2: FROM: --platform=linux/mips isn't supported",
+    ),
     "a link out of it": ("FROM base-1\nCOPY out /x", "line 2: COPY: out: No such file or directory"),
     "a link out of it on the way": ("FROM base-1\nCOPY host/passwd /x", "line 2: COPY: host/passwd: No such file"),
     "a pattern that is none": ("FROM base-1\nRUN x\nCOPY [z-a] /x", "line 3: COPY: [z-a]: bad character range z-a"),

@@ -155,6 +155,14 @@ def test_no_preset_is_taken_of_the_directory_that_an_agent_works_on(
     assert "move it to ~/.config/agentos/presets" in done.stderr
 
 
+def test_an_agent_with_a_preset_is_told_the_kernels_model(agentos: Agentos) -> None:
+    look = ("grep", "-z", "^CODER_MODEL=offline$", "/proc/self/environ")  # --quiet comes from the preset
+
+    done = agentos("spawn", "x", "--framework", "coder", "--wait", "--", *look)
+
+    assert done.returncode == 0, done
+
+
 def test_without_a_configuration_file_a_directory_has_no_presets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

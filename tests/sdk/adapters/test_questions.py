@@ -1,8 +1,24 @@
 """What the adapters of chat models share."""
 
+from typing import Any
+
 import pytest
 
-from agentos_sdk.adapters.questions import MAX_SIGNATURES, Signatures, check_settings, choose_tool
+from agentos_sdk.adapters.questions import (
+    MAX_SIGNATURES,
+    Signatures,
+    check_settings,
+    choose_tool,
+    read_arguments,
+    write_arguments,
+)
+from tests.support.runs.rows import each_row
+
+
+@each_row("arguments", [{"path": "a"}, {}, "no object", "[" * 100_000])
+def test_arguments_that_are_written_are_read_again(arguments: Any) -> None:
+    assert read_arguments(write_arguments(arguments)) == arguments
+    assert read_arguments("") == {}
 
 
 def test_a_call_is_sent_back_with_its_signature() -> None:

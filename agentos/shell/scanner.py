@@ -248,6 +248,8 @@ class Scanner:
     def _separate(self, frame: Frame, operator: str) -> None:
         frame.take_word(self.at, self.text)
         self.at += len(operator)
+        if frame.mode == "test" or frame.mode == "pattern":
+            return
         if operator in ("&", "|&", ";;", ";&", ";;&"):
             self.findings.note_construct(f"the operator `{operator}`")
         frame.end_command(operator)

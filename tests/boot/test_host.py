@@ -1,9 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from agentos.agents.life.leftover_processes import Run
-from agentos.boot.host import open_host_ids, plan_cleanup
+from agentos.boot.host import BootError, lock_state_directory, open_host_ids, plan_cleanup
 from agentos.config.schema import UidRange
 from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.cgroups.v1 import Group
@@ -32,3 +33,13 @@ def test_the_uids_of_agents_are_none_of_those_with_root_inside(tmp_path: Path, f
     uids = UidRange(first=first, count=count)
     with pytest.raises(HostIdError, match="are for agents with user = root"), open_host_ids(tmp_path, uids):
         pass
+
+
+def test_a_state_directory_is_one_kernels_which_is_named_to_another(tmp_path: Path) -> None:
+    for _ in range(2):  # a pid that an earlier kernel left is replaced
+        with lock_state_directory(tmp_path) as held:
+            assert (held / "lock").read_text() == str(os.getpid())
+            told = rf"{tmp_path}: another kernel \(pid {os.getpid()}\) uses it"
+            with pytest.raises(BootError, match=told), lock_state_directory(tmp_path):
+                pass
+        (tmp_path / "lock").write_text("1234567890")

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from agentos.agents.life.leftover_processes import Run
+from agentos.boot import host
 from agentos.boot.host import BootError, lock_state_directory, open_host_ids, plan_cleanup
 from agentos.config.schema import UidRange
 from agentos.sandbox.cgroups.discover import Cgroups
@@ -33,6 +34,17 @@ def test_the_uids_of_agents_are_none_of_those_with_root_inside(tmp_path: Path, f
     uids = UidRange(first=first, count=count)
     with pytest.raises(HostIdError, match="are for agents with user = root"), open_host_ids(tmp_path, uids):
         pass
+
+
+@each_row(("first", "count"), [(FIRST_BLOCK - 9, 9), (END, 5)])
+async def test_the_uids_beside_those_may_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, count: int
+) -> None:
+    state = tmp_path / str(first)
+    state.mkdir()
+    monkeypatch.setattr(host, "REGISTRY", state / "registry")
+    with open_host_ids(state, UidRange(first=first, count=count)) as (uids, _):
+        assert first <= (await uids.take("a")).uid < first + count
 
 
 def test_a_state_directory_is_one_kernels_which_is_named_to_another(tmp_path: Path) -> None:

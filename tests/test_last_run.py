@@ -78,6 +78,11 @@ def test_a_new_database_beside_an_audit_log_is_refused_without_a_record_as_well(
             "lost with it: 1 unread message, 2 unanswered calls, 3 waiting approvals",
         ),
         (
+            replace(AT, doing=Doing(tuple("abcdefghij"), 10)),
+            "the last kernel was killed; at * these ran: a, b, c, d, e, f, g, h, i, j; "
+            "lost with it: nothing that waited",
+        ),
+        (
             replace(AFTER_POWER_FAILURE, doing=Doing(tuple(f"a{number}" for number in range(12)), 200, messages=2)),
             "the last kernel didn't end in order, and the host was started anew since; at * these ran: "
             "a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 and 190 more; lost with it: 2 unread messages",

@@ -11,12 +11,14 @@ from functools import partial
 
 import trio
 
+from agentos.agents.life.entries import LifeEntries
 from agentos.agents.tree.event_lines import log_last_state
 from agentos.boot.last_run import count
 from agentos.config.watch import Watch
 from agentos.kernel.caller import Caller
 from agentos.kernel.wire.listener import Listener, listen_again, listen_for_operators
 from agentos.sandbox.report import probe
+from agentos.services.audit.traffic import Traffic
 from agentos.services.events import IsolationProbed, KernelStarted
 from agentos.threads import run_in_thread
 
@@ -82,7 +84,7 @@ def start_services(kernel: Kernel, nursery: trio.Nursery, listener: socket.socke
     nursery.start_soon(kernel.snapshots.forget_lost)
     nursery.start_soon(kernel.starts.release)
     nursery.start_soon(bound_storage, kernel)
-    nursery.start_soon(write_counts, kernel)
+    nursery.start_soon(write_counts, kernel.traffic, kernel.life_entries)
 
 
 async def serve_operators(kernel: Kernel, listener: socket.socket) -> None:
@@ -113,19 +115,16 @@ async def bound_storage(kernel: Kernel) -> None:
     await kernel.storage.serve()
 
 
-async def write_counts(kernel: Kernel) -> None:
+async def write_counts(*counted: Traffic | LifeEntries) -> None:
     """Write to the audit log what is only counted: on each full hour, and when the kernel ends."""
     try:
         while True:
             await trio.sleep(COUNT_SECONDS - time.time() % COUNT_SECONDS)
-            flush_counts(kernel)
+            for one in counted:
+                one.flush()
     finally:
-        flush_counts(kernel)
-
-
-def flush_counts(kernel: Kernel) -> None:
-    kernel.traffic.flush()
-    kernel.life_entries.flush()
+        for one in counted:
+            one.flush()
 
 
 def announce(kernel: Kernel, nursery: trio.Nursery, missing: Sequence[str]) -> None:

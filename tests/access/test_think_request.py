@@ -1,10 +1,13 @@
 """The question in a THINK: what models send in their calls can be sent back to them."""
 
+import base64
 import json
+from hashlib import sha256
 
 import pytest
 
-from agentos.access.think_request import parse_think
+from agentos.access.think_request import digest_question, parse_think
+from agentos_sdk.errors import BadRequest
 
 CALL = {"id": "c1", "name": "ls", "arguments": {"path": ["\ud83d x", "\ud83d\ude00"]}}
 SAID = [
@@ -25,3 +28,22 @@ def test_half_of_a_character_in_json_of_a_question_is_replaced(size: int) -> Non
     assert question.messages[1].calls[0].arguments == {"path": ["� x", "😀"]}
     assert question.tools[0].parameters["properties"] == {"path": {"description": "�"}}
     assert question.response_schema == {"type": "object", "description": "a �"}
+
+
+def test_what_starts_like_no_object_is_the_prompt_itself_in_utf_8() -> None:
+    assert [message.text for message in parse_think(' "é'.encode(), "m").question.messages] == [' "é']
+    with pytest.raises(BadRequest, match="prompt: expected text in UTF-8, or a JSON object"):
+        parse_think(b"\xff", "m")
+    with pytest.raises(BadRequest, match="prompt: expected some text, got none"):
+        parse_think(b" ", "m")
+
+
+def test_equal_questions_are_told_by_the_sha_256_of_their_texts_and_images_as_the_audit_log_documents_it() -> None:
+    image = {"type": "image", "data": base64.b64encode(b"pixels").decode()}
+    said = {"role": "user", "content": [{"type": "text", "text": "a b"}, image]}
+    fields = {"messages": [{"role": "system", "content": "é"}, said]}
+
+    digest = digest_question(parse_think(json.dumps(fields).encode(), "m").question)
+
+    hashed = f'[["system","é"],["user","a b"],["image","{sha256(b"pixels").hexdigest()}"]]'
+    assert digest == sha256(hashed.encode()).hexdigest()

@@ -63,6 +63,20 @@ def test_trimming_keeps_the_last_and_counts_the_others() -> None:
     assert texts(kept) == ["c", "d"]
 
 
+@each_row(
+    ("count", "stream", "expected"),
+    [(2, None, "cd"), (9, None, "abcd"), (2, "stderr", "bd"), (1, "stderr", "d"), (0, None, ""), (1, "system", "")],
+)
+def test_the_last_lines_are_as_many_as_asked_for_and_of_that_stream(
+    count: int, stream: str | None, expected: str
+) -> None:
+    kept = Output()
+    for written, text in (("stdout", "a"), ("stderr", "b"), ("stdout", "c"), ("stderr", "d")):
+        kept.add(written, text)
+
+    assert [line.text for line in kept.last(count, stream)] == [*expected]
+
+
 def test_the_tap_sees_every_line() -> None:
     seen: list[Line] = []
     Output(seen.append).add("stderr", "x")

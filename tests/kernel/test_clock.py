@@ -83,7 +83,7 @@ async def test_a_sleep_until_now_or_before_ends_at_once(
     assert (await ask(table, Op.SLEEP, request_))["now"] == EPOCH
 
 
-@each_row("ahead", [3000.0, -3000.0])
+@each_row("ahead", [3000.0, -3000.0, 3900.5])
 async def test_a_sleep_until_an_instant_sees_that_the_clock_was_set(
     autojump_clock: MockClock, host: Host, table: Table, ahead: float
 ) -> None:

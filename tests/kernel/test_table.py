@@ -14,7 +14,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.syscall import SMALL_BODY_BYTES, Syscall
 from agentos.kernel.table import Table
-from agentos_sdk.errors import Busy, CallError
+from agentos_sdk.errors import Busy, CallError, UnknownCall
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook, require_right
 
@@ -42,6 +42,13 @@ def test_there_is_an_entry_for_every_opcode() -> None:
     for op in set(range(256)) - {Op.HELLO, Op.CANCEL, Op.EXIT}:
         assert ask(table, op, b"")["code"] == "unknown_call"
     assert set(table.limits) == {SMALL_BODY_BYTES}
+
+
+async def test_a_call_that_is_not_served_is_unknown_to_a_gateway_as_well() -> None:
+    table = Table(())
+
+    with pytest.raises(UnknownCall, match="this kernel has no call READ"):
+        await table.perform(Op.READ, Call(caller(table), streams=False), None)
 
 
 def test_a_handler_gets_its_request_and_gives_its_reply() -> None:

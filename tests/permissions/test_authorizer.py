@@ -174,6 +174,21 @@ def test_the_operator_above_may_set_anew_what_was_narrowed() -> None:
     assert len(authorizer.permissions_of(GRANDPARENT).sets()) == 1
 
 
+def test_what_is_declared_anew_replaces_narrowings_and_what_limited_them_and_may_be_narrowed_as_often_again() -> None:
+    authorizer = family(LEVELS["sandboxed"])
+    authorizer.add_caller(STRANGER, LEVELS["readonly"], NAMES)
+    authorizer.replace_set(GRANDPARENT, LEVELS["sandboxed"], STRANGER)  # limited by what its giver holds
+    authorizer.add_layer(GRANDPARENT, LEVELS["minimal"])
+
+    authorizer.replace_all(GRANDPARENT, LEVELS["sandboxed"], NAMES)
+
+    assert authorizer.permissions_of(GRANDPARENT).sets() == (LEVELS["sandboxed"],)
+    for number in range(8):
+        authorizer.add_layer(GRANDPARENT, custom(("deny", "read", f"/data/{number}")))
+    authorizer.replace_set(GRANDPARENT, LEVELS["sandboxed"], OPERATOR)
+    assert authorizer.permissions_of(GRANDPARENT).sets() == (LEVELS["sandboxed"],)
+
+
 @each_row("action", ["set_perms", "kill", "inspect", "explain", "pause"])
 def test_an_ancestor_may_do_to_those_below_it_what_it_may_not_to_others(action: str) -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"], LEVELS["sandboxed"])

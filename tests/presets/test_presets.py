@@ -95,6 +95,8 @@ def test_what_can_not_be_used_is_named(tmp_path: Path) -> None:
         ('about = "x"\nmemory = "much"', "memory: expected a size"),
         ('about = "x"\n[files]\n"../x" = ""', "files: expected a path of a file below HOME, got '../x'"),
         ('about = "x"\n[files]\n"/etc/x" = ""', "below HOME, got '/etc/x'"),
+        ('about = "x"\n[files]\n"x/" = ""', "below HOME, got 'x/'"),
+        ('about = "x"\nmessages = "stream-json"', "messages: expected none without steered"),
         ("about = ", "Invalid value"),
         ("x" * (1 << 17), "larger than 64 KiB"),
     ):

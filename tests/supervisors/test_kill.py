@@ -2,14 +2,20 @@ from collections.abc import Awaitable, Callable
 
 import trio
 import trio.testing
+from attrs import frozen
 
 from supervisors import (
     ChildSpec,
+    Ended,
     Exit,
     Supervisor,
     SupervisorSpec,
 )
+from supervisors.child import Life
 from tests.supervisors.puppets import code_of, puppets, settle, specs, start_owner
+from tests.support.runs.rows import each_row
+
+CRASH = ValueError("at the end")
 
 
 async def test_a_cancelled_supervisor_takes_its_workers_along_and_its_supervisors_stop_theirs_in_order(
@@ -75,3 +81,29 @@ async def test_a_call_under_way_when_the_supervisor_is_killed_answers_noproc(
     await settle()
 
     assert codes == ["noproc", "noproc"]
+
+
+@frozen
+class Departing:
+    """A child that raises ``failure`` when it is cancelled."""
+
+    failure: Exception
+
+    async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[object]) -> None:
+        task_status.started()
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise self.failure
+
+
+@each_row(("failure", "detail"), [(Ended("normal"), None), (CRASH, CRASH)])
+async def test_a_child_that_is_killed_ends_so_whatever_it_raises_meanwhile(
+    nursery: trio.Nursery, failure: Exception, detail: object
+) -> None:
+    life = Life(Departing(failure), lambda life: None)
+    await nursery.start(life.run)
+
+    life.kill()
+
+    assert await life.over() == Exit("killed", detail)

@@ -255,3 +255,22 @@ def test_root_inside_of_an_image_in_memory_is_no_mistake() -> None:
     spec = AgentSpec("a", command=("/bin/true",), user="root", image="a")
 
     assert not list(layout.mistakes(spec))
+
+
+SCRIPTED = AgentSpec("boss", script="/srv/boss.py")
+
+
+@each_row(
+    ("spec", "parent", "told"),
+    [
+        (None, None, "/srv/code/x and /srv/boss.py"),
+        (None, AgentSpec("boss", code="/srv/code", isolation="none"), "/srv/code/x and /srv/boss.py"),
+        (None, AgentSpec("boss", code="/srv/code"), "/agent/x and /srv/boss.py"),
+        (None, SCRIPTED, "/srv/code/x and /agent/boss.py"),
+        (AgentSpec("w", script="/srv/code/x", copied=True), SCRIPTED, "x and /agent/boss.py"),
+    ],
+)
+def test_an_error_names_no_path_of_the_host_to_a_parent_in_a_jail(
+    spec: AgentSpec | None, parent: AgentSpec | None, told: str
+) -> None:
+    assert layout.replace_host_paths("/srv/code/x and /srv/boss.py", spec, parent) == told

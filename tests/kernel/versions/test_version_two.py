@@ -181,6 +181,19 @@ def test_hundreds_of_waiting_calls_are_all_answered(connect: Connect) -> None:
     assert sorted(reply.id for reply in got) == list(range(1, 201))
 
 
+def test_a_number_is_refused_while_its_call_goes_on_also_to_frames_that_the_call_does_not_take(two: Wire) -> None:
+    two.send(RECV, {"timeout": 1000}, 5)
+
+    for op, number in ((CHUNK, 5), (NOOP, 5), (CHUNK, 0)):
+        two.send(op, b"{}", number)
+        reply = two.receive()
+        assert (reply.id, reply.op, reply.json["code"]) == (number, op, "bad_request")
+        assert reply.json["error"] == f"request id {number}: expected one that is not 0 and not in flight"
+
+    two.send(CANCEL, {"id": 5}, 6)
+    assert {reply.id: reply.op for reply in two.replies(2)} == {5: RECV, 6: CANCEL}
+
+
 def test_followed_logs_are_chunks_and_then_the_reply_itself(kernel: Kernel, two: Wire) -> None:
     script = "echo first; until [ -e go-on ]; do sleep 0.02; done; echo last"
     agent = kernel.spawn("talker", ["sh", "-c", script], cwd=str(kernel.place), sandboxed=False)

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Right
-from agentos.permissions.approvals.page import MAX_CHARS, MAX_LINE_CHARS, escape
+from agentos.permissions.approvals.page import MAX_CHARS, MAX_LINE_CHARS, Page, cut_lines, escape, number_strange
 from agentos.permissions.approvals.text import (
     describe_append,
     describe_exec,
@@ -128,6 +128,37 @@ def test_what_is_cut_is_counted_and_known_by_its_digest() -> None:
     assert re.search(r"… \d{5} more lines are not shown, \d{6} characters in all\n", many)
     long = describe_write("/f", None, b"x" * 5000)
     assert f"… {5000 - MAX_LINE_CHARS} more characters of this line" in long
+
+
+def test_runs_and_lists_are_shown_up_to_their_bounds_and_counted_beyond() -> None:
+    assert escape(f"a{' ' * 16}b") == f"a{' ' * 16}b"
+    assert escape(f"a{' ' * 17}b") == r"a\u{20, 17 times}b"
+    assert escape(" " * 40 + "a", ordered=False) == " " * 40 + "a"
+    assert escape(" " * 41 + "a", ordered=False) == r"\u{20, 41 times}a"
+    assert number_strange("àèé", "ìòùa") == ["not ASCII: U+00E0, U+00E8, U+00E9, U+00EC, U+00F2, U+00F9"]
+    assert number_strange("àèéìòùö")[0].endswith(", U+00EC, U+00F2, U+00F6 and 1 more")
+
+    def named(count: int) -> list[str]:
+        page = Page()
+        page.name_each("runs ", [*map(str, range(count)), "0"])
+        return page.lines[20:]
+
+    assert (named(20), named(21)) == ([], ["… 1 more such names are not shown"])
+
+    def empty(count: int) -> list[str]:
+        page = Page()
+        page.quote_text("| ", "\n" * count)
+        return page.lines[1:]
+
+    assert (len(empty(2)), empty(3)) == (1, ["… 2 more empty lines like this one"])
+
+
+@each_row(
+    ("text", "kept"),
+    [("", []), ("a", ["a"]), ("a\nb", ["a\n", "b"]), ("a\nb\n", ["a\n", "b\n"]), ("a\nb\nc", ["a\n", "b\n"])],
+)
+def test_a_text_is_cut_behind_the_line_break_of_its_last_line(text: str, kept: list[str]) -> None:
+    assert cut_lines(text, 2) == (kept, len("".join(kept)))
 
 
 def test_a_write_shows_a_unified_diff_against_the_present_file() -> None:

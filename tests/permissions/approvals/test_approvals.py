@@ -14,6 +14,7 @@ from agentos.kernel.asking import approve
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Entry, MustAsk, Right
 from agentos.kernel.prepared import Prepared, require
+from agentos.permissions.approvals import approvals
 from agentos.permissions.approvals.room import KEPT_FOR_HEAD, MAX_OF_CALLER, MAX_OF_FAMILY
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos_sdk.errors import (
@@ -284,6 +285,23 @@ async def test_the_queue_is_bounded_over_all_callers(desk: Desk, monkeypatch: py
 
     assert full.value.details["reason"] == "full"
     assert [entry.agent for entry in await desk.listed(2)] == ["ann", "bob"]
+
+
+async def test_what_is_too_long_to_be_shown_whole_is_refused_at_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+        await desk.queue.wait(ANN, question(), 0.0)
+    [first] = await desk.listed()
+    monkeypatch.setattr(approvals, "MAX_SHOWN_CHARS", len(first.shown))
+    with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+        await desk.queue.wait(BOB, question(), 0.0)
+
+    with pytest.raises(ApprovalRequired, match="it is too long to be shown to a person") as refused:
+        await desk.queue.wait(BOB, question("/data/xx"))
+
+    assert refused.value.details["reason"] == "too long"
+    assert len(await desk.listed(2)) == 2
 
 
 async def test_what_ended_lives_asked_makes_room_for_the_present_one(desk: Desk) -> None:

@@ -146,6 +146,18 @@ async def test_kept_files_of_another_user_are_no_workspace_of_root_inside(worksp
 @root_only
 @pytest.mark.usefixtures("images")
 class TestImages:
+    async def test_an_image_in_which_nothing_ever_started_is_forgotten_and_no_other(
+        self, workspaces: Workspaces, state: Path
+    ) -> None:
+        image = state / "workspaces" / "a.img"
+        await workspaces.forget(await workspaces.prepare("a", "keep", LIMITS, WHO))
+        assert not image.exists()
+        await workspaces.release(await workspaces.prepare("a", "keep", LIMITS, WHO))
+
+        await workspaces.forget(await workspaces.prepare("a", "keep", LIMITS, WHO))
+
+        assert image.exists()
+
     async def test_it_holds_as_much_as_it_may_and_no_more(self, spawner: Spawner, workspaces: Workspaces) -> None:
         workspace = await workspaces.prepare("a", "keep", LIMITS, WHO)
         code = "dd if=/dev/zero of=big bs=1M count=40 2>/dev/null; stat -c %s big; rm big; "

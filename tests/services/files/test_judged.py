@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.agents.life.writes import Writes
 from agentos.kernel.call import Call
-from agentos.kernel.caller import Caller
+from agentos.kernel.caller import MAX_BODY_BYTES, Caller
 from agentos.kernel.ports import Decision, Effect, Entry, Right
 from agentos.kernel.table import Table
 from agentos.permissions.rule import describe_right
@@ -41,8 +41,10 @@ class Book:
     allowed: dict[str, Effect]
     entries: list[Entry] = field(factory=list)
     full: bool = False
+    decided: int = 0
 
     def decide(self, caller: Caller, right: Right) -> Decision:
+        self.decided += 1
         for directory, effect in self.allowed.items():
             if str(right.object).startswith(directory + "/"):
                 return Decision(effect, f"{effect} {directory}", f"{describe_right(right)}: {effect}")
@@ -337,3 +339,21 @@ async def test_no_descriptor_is_left_of_a_call_that_is_refused_or_explained(plac
 
     assert len(os.listdir("/proc/self/fd")) == before
     assert (place / "secret").read_text() == "secret"
+
+
+async def test_a_caller_that_does_not_read_its_replies_gets_no_more_of_them(place: Path, book: Book) -> None:
+    asked, got = call(book), list[Any]()
+    asked.caller.allowance.take(replies=MAX_BODY_BYTES)
+
+    async def ask() -> None:
+        got.append(await files(Somewhere(place)).perform(Op.READ, asked, Read(path=f"{place}/granted/notes")))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        while not book.decided:
+            await trio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
+        assert not got
+        asked.caller.allowance.give_back(replies=1)
+    content: Any = codec.parse(got[0])
+    assert content["content"] == "notes"

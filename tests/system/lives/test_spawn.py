@@ -44,11 +44,13 @@ def test_an_agent_that_has_connected_counts_as_started_however_soon_it_ends(
 
 
 def test_a_program_that_ends_at_once_is_an_error_with_its_status_and_its_last_lines(client: AgentOSClient) -> None:
-    reply = client.spawn("brief", command=["sh", "-c", "echo to nobody; echo out of ideas >&2; exit 7"], ready="hello")
+    script = "echo to nobody; seq 9 >&2; echo out >&2; echo of ideas >&2; exit 7"
+    reply = client.spawn("brief", command=["sh", "-c", script], ready="hello")
 
     assert (reply["success"], reply["code"], reply["exit_code"], reply["signal"]) == (False, "unavailable", 7, None)
-    assert reply["error"] == "brief did not start: exit status 7 before it was ready\nout of ideas"
-    assert reply["stderr"] == ["out of ideas"]
+    last = [*"23456789", "out", "of ideas"]
+    assert reply["error"] == "\n".join(["brief did not start: exit status 7 before it was ready", *last])
+    assert reply["stderr"] == last
     assert in_state(client, "brief", "exited")["restarts"] == 0
 
 

@@ -16,6 +16,7 @@ def make_request(number: int, *lines: list[str], **more: Any) -> dict[str, Any]:
     return {
         "id": number,
         "agent": "worker",
+        "path": "worker",
         "call": "EXEC",
         "shown": "\n".join("".join(line) for line in lines),
         "lines": list(lines),

@@ -173,7 +173,7 @@ def table_lines(pending: Sequence[Request], now: float, width: int) -> Iterator[
         return
     header = ["ID", "AGENT", "CALL", "LEFT", "LINES", "WHAT"]
     rows = [
-        [str(one["id"]), printable(one["agent"]), one["call"], describe_left(one, now), str(len(one["lines"]))]
+        [str(one["id"]), name_caller(one), one["call"], describe_left(one, now), str(len(one["lines"]))]
         for one in pending
     ]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=False)]
@@ -182,6 +182,11 @@ def table_lines(pending: Sequence[Request], now: float, width: int) -> Iterator[
     fitted, *cells = fit_columns(rows, header, ("AGENT",), width)
     yield from format_table(cells, fitted)
     yield "`agentos approvals ID` shows all of one, `approve ID` and `deny ID` answer"
+
+
+def name_caller(request: Request) -> str:
+    """Its name behind those of the agents that it descends from: one may be called as if it were another's."""
+    return printable(request["path"] or request["agent"])
 
 
 def describe_object(request: Request, width: int) -> str:
@@ -195,7 +200,7 @@ def describe_object(request: Request, width: int) -> str:
 
 def describe_request(request: Request, width: int) -> str:
     """``EXEC git push, by worker``, within a width."""
-    by = f", by {printable(request['agent'])}"
+    by = f", by {name_caller(request)}"
     return f"{request['call']} {describe_object(request, max(24, width - 20 - len(by)))}{by}"
 
 
@@ -207,7 +212,7 @@ def describe_left(request: Request, now: float) -> str:
 
 def request_lines(request: Request, now: float, width: int) -> Iterator[str]:
     """All that a person has to know of a request. What an agent has chosen stands right of the first bar in a row."""
-    yield f"request {request['id']}: {printable(request['call'])} by {printable(request['agent'])}"
+    yield f"request {request['id']}: {printable(request['call'])} by {name_caller(request)}"
     yield from line_rows(["asked by ", request["rule"]], width, "")
     gone = "" if request["caller_present"] else "; its caller has given up"
     yield f"waits since {format_time(request['asked_at'])}, {describe_left(request, now).split(',')[0]} left{gone}"

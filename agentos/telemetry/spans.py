@@ -181,9 +181,8 @@ class Spans:
         for role, text in reversed(turns):
             if left <= 0:
                 break
-            redactor, data = Redactor(secrets), text[:left].encode(errors="replace")
-            shown = redactor.feed(data) + redactor.end() if len(text) <= left else redactor.redact_cut(data)
-            kept.append({"role": role, "parts": [{"type": "text", "content": shown.decode()}]})
+            shown = Redactor(secrets).redact_cut(text, left).encode(errors="replace").decode()
+            kept.append({"role": role, "parts": [{"type": "text", "content": shown}]})
             left -= len(text) + MESSAGE_COST
         return json.dumps(kept[::-1])
 

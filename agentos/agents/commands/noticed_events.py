@@ -93,4 +93,4 @@ def tell(event: Event) -> str:
 
 
 def _request(approvals: Approvals, event: ApprovalRequested) -> dict[str, object]:
-    return {**asdict(event), "lines": approvals.lines_of(event.id)}
+    return {**asdict(event), "path": approvals.path_of(event.id), "lines": approvals.lines_of(event.id)}

@@ -201,9 +201,7 @@ class _Shortener:
         self.room -= len(text) + ITEM_COST
         if len(text) <= most:
             return codec.Text(self._whole.redact(text))
-        # A value that the cut divides is recognized by its beginning, and left out.
-        kept = self._whole.redact_cut(text[:most].encode(errors="surrogatepass"))
-        return codec.Text(f"{kept.decode(errors='surrogatepass')}… ({len(text) - most} characters more)")
+        return codec.Text(f"{self._whole.redact_cut(text, most)}… ({len(text) - most} characters more)")
 
     def messages(self, messages: Sequence[Message]) -> Sequence[KeptMessage]:
         """The newest messages that fit."""

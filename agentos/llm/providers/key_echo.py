@@ -1,4 +1,9 @@
-"""Whether a text of a vendor's shows a part of the API key: as it is, in pieces, or in an encoding. No I/O."""
+"""Whether a text of a vendor's shows a part of the API key: as it is, in pieces, or in an encoding. No I/O.
+
+Agents learn which text was withheld, and choose words that vendors repeat: a model's name. Where few characters
+decided, an agent would guess a key character by character. So a piece of it counts only with :data:`KEY_PIECE`
+characters that nothing tells, and how keys of that vendor begin isn't any of them.
+"""
 
 import base64
 import html
@@ -7,17 +12,23 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote
 
-KEY_PIECE: Final = 8  # characters of a key that reveal too much of it
-BASE64_PIECE: Final = 10  # characters of base64, which hold at least 7 of the key
+KEY_PIECE: Final = 12  # characters of a key: too many to guess, also of hexadecimal digits
+BASE64_PIECE: Final = 16  # characters of base64, which hold at least 11 of the key
+# How keys of many vendors begin: sk-proj-, sk-ant-api03-, AIzaSy; of a JWT all but its signature.
+PUBLIC: Final = re.compile(r"eyJ[\w-]+\.(?:[\w-]+\.)?|AIza(?:Sy)?|(?:[A-Za-z]{1,7}[0-9]{0,2}[-_]){1,3}")
 UNICODE_ESCAPE: Final = re.compile(r"\\(?:u00|x)([0-9a-fA-F]{2})")
 BETWEEN: Final = re.compile(r"<[^>]*>|[^!-~]")  # markup, white space and invisible characters
 
 
 def shows_key(text: str, key: str) -> bool:
-    """Whether :data:`KEY_PIECE` characters of ``key``, in any case, are in ``text``. Slow for more than some KiB."""
-    if any(piece in shown.lower() for shown in _readings(text) for piece in _pieces(key.lower(), KEY_PIECE)):
+    """Whether a piece of ``key``, in any case, or a short one is in ``text``. Slow for more than some KiB."""
+    begin = PUBLIC.match(key)
+    secret = key[begin.end() :] if begin is not None else key
+    is_long = len(secret) >= KEY_PIECE
+    pieces = [*_pieces(secret.lower(), KEY_PIECE)] if is_long else [key.lower()]
+    if any(piece in shown.lower() for shown in _readings(text) for piece in pieces):
         return True
-    return len(key) >= KEY_PIECE and any(piece in shown for shown in _encoded(text) for piece in _encodings(key))
+    return is_long and any(piece in shown for shown in _encoded(text) for piece in _encodings(secret))
 
 
 def _readings(text: str) -> Iterator[str]:
@@ -44,5 +55,5 @@ def _encodings(key: str) -> Iterator[str]:
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:
-    for at in range(max(1, len(text) - size + 1)):
+    for at in range(len(text) - size + 1):
         yield text[at : at + size]

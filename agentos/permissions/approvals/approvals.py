@@ -231,6 +231,11 @@ class Approvals:
         entry = self._entries.get(number)
         return (entry.family if entry is not None else None) or ""
 
+    def path_of(self, number: int) -> str:
+        """The lasting name of the caller of the entry with this id; empty if it has none, or isn't known any more."""
+        entry = self._entries.get(number)
+        return next((one for one in entry.subjects if isinstance(one, str)), "") if entry is not None else ""
+
     def lines_of(self, number: int) -> Sequence[Sequence[str]]:
         """The text of the entry with this id, as the kernel's words and what they quote; empty if there is none."""
         entry = self._entries.get(number)

@@ -245,10 +245,19 @@ class Redactor:
         rest, self._held = self._held, b""
         return self._pattern.sub(MARK.encode(), rest) if rest else rest
 
-    def redact_cut(self, data: bytes) -> bytes:
-        """A whole body, and without the beginning of a value at its end, where it was cut."""
-        found = self.feed(data) + self.end()
-        return found[: self._find_beginning(found)]
+    def redact_cut(self, text: str, most: int) -> str:
+        """The first ``most`` characters of a whole text, without a value that the cut divides.
+
+        A mere beginning of a value stays: otherwise whoever chooses the text would find one character by character.
+        """
+        data = text[: most + self._kept].encode(errors="surrogatepass")
+        end = len(text[:most].encode(errors="surrogatepass"))
+        if self._values:
+            divided = (found.start() for found in self._pattern.finditer(data) if found.start() < end < found.end())
+            kept = self._pattern.sub(MARK.encode(), data[: next(divided, end)])
+        else:
+            kept = data[:end]
+        return kept.decode(errors="surrogatepass")
 
     def redact(self, text: str) -> str:
         """A whole text without the values."""
@@ -264,9 +273,3 @@ class Redactor:
         """Where the part of ``data`` from ``start`` on begins that is held back."""
         tail = data[max(start, len(data) - self._kept) :] if self._kept else b""
         return len(data) - len(tail) + len(tail.rstrip(self._characters))
-
-    def _find_beginning(self, data: bytes) -> int:
-        """Where the longest end of ``data`` begins that is the beginning of a value, but not all of it."""
-        ends = ((value, range(max(0, len(data) - len(value) + 1), len(data))) for value in self._values)
-        starts = (at for value, places in ends for at in places if data[at] == value[0] and value.startswith(data[at:]))
-        return min(starts, default=len(data))

@@ -61,7 +61,8 @@ class ApprovalCalls:
             room -= len(pending.shown)
             if listed and room < 0:
                 break
-            one = asdict(pending) | {"shown": to_plain(pending.shown), "lines": split_lines(pending.shown)}
+            shown = {"shown": to_plain(pending.shown), "lines": split_lines(pending.shown)}
+            one = asdict(pending) | shown | {"path": self.approvals.path_of(pending.id)}
             listed.append(calls.Pending(**{name: one[name] for name in FIELDS}))
         return calls.ApprovalsReply(pending=listed, omitted=len(waiting) - len(listed))
 

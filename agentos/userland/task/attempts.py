@@ -92,8 +92,8 @@ class Attempts:
     def _living(self) -> Sequence[RunningTask]:
         return [task for task in self.tasks if not task.is_over]
 
-    def concerns(self, agent: str) -> bool:
-        return any(task.concerns(agent) for task in self.tasks)
+    def concerns(self, request: Mapping[str, Any]) -> bool:
+        return any(task.concerns(request) for task in self.tasks)
 
     def prefix(self, step: Step) -> str:
         """The attempt that a step belongs to, before each of its lines."""

@@ -124,9 +124,9 @@ class RunningTask:
         """What begins the lines of a step; empty, as there are no others."""
         return ""
 
-    def concerns(self, agent: str) -> bool:
-        """Whether an agent works on this task: its own, or one that it has spawned."""
-        return agent == self.name or agent.startswith(f"{self.name}-")
+    def concerns(self, request: Mapping[str, Any]) -> bool:
+        """Whether the agent that asks for an approval works on this task: its own, or one that descends from that."""
+        return bool(request["path"].split("/")[0] == self.name)
 
     def _send(self, message: object) -> None:
         with AgentOSClient(self.socket) as client:

@@ -16,6 +16,7 @@ def make_request(number: int, *lines: list[str], **more: Any) -> dict[str, Any]:
     return {
         "id": number,
         "agent": "worker",
+        "path": "worker",
         "call": "EXEC",
         "shown": "\n".join("".join(line) for line in lines),
         "lines": list(lines),
@@ -96,8 +97,9 @@ def test_the_text_of_an_agent_stands_behind_a_bar_in_every_row() -> None:
     assert all(row.partition("│")[0] in ("  $ ", "      ") for row in rows[3:-2])
     assert rows[-2:] == ["  in │ /workspace", "  a credential that the agent wrote, 9 characters: │ X-Token"]
     assert all(sum(1 if char.isascii() or char == "│" else 2 for char in row) <= 80 for row in rows[3:])
-    long = list(request_lines(make_request(7, rule="ask commands " + "x" * 200), 0.0, 80))
-    assert [row.partition("│")[0] for row in long[1:4]] == ["asked by ", " " * 6, " " * 6]
+    long = list(request_lines(make_request(7, rule="ask commands " + "x" * 200, path="a/" * 60 + "b"), 0.0, 80))
+    assert [row[:6] for row in long[:2]] == ["reques", " " * 6]
+    assert [row.partition("│")[0] for row in long[2:5]] == ["asked by ", " " * 6, " " * 6]
 
 
 @each_row("text", ["x" * 300, "你" * 300, "\u0301" * 300])
@@ -120,7 +122,7 @@ def test_no_width_lets_a_quoted_text_begin_a_row(columns: int) -> None:
 
 def test_a_table_fits_80_columns_and_says_what_has_given_up() -> None:
     requests = [
-        make_request(1, ["$ ", "long " * 60], agent="a" * 60),
+        make_request(1, ["$ ", "long " * 60], path="a" * 60 + "/b"),
         make_request(2, ["WRITE ", "/x"], ["a new file"], ["+", "a"], call="WRITE", caller_present=False),
     ]
     lines = list(table_lines(requests, 30.0, 80))

@@ -17,6 +17,7 @@ from agentos.userland.cli.approvals.watch import Watch
 REQUEST = {
     "id": 3,
     "agent": "a",
+    "path": "a",
     "call": "READ",
     "shown": "READ /x",
     "lines": [["READ ", "/x"]],

@@ -203,6 +203,17 @@ async def test_a_cut_through_a_secret_leaves_no_part_of_it() -> None:
         assert found["answer"] == f"{before}{mark}… ({left_out} characters more)"
 
 
+async def test_a_cut_tells_of_no_text_whether_it_is_how_a_secret_begins() -> None:
+    for guess in (KEY[:1], KEY[: len(KEY) // 2], KEY[:-1]):
+        kept = Contents(1, [KEY])
+        before = "x" * (MAX_ANSWER - len(guess))
+
+        await ask(kept, question("?"), answered(before + guess + "?" * len(KEY)))
+
+        [found] = read(kept)
+        assert found["answer"] == f"{before}{guess}… ({len(KEY)} characters more)"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4),

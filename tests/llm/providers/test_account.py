@@ -430,7 +430,7 @@ KEY = "sk-Canary4711/Never+Show=this~Key"
 SHOWN = {
     "as it is": KEY,
     "in a host name": KEY.lower(),
-    "masked": f"{KEY[:12]}***{KEY[-4:]}",
+    "masked": f"{KEY[:15]}***{KEY[-4:]}",
     "in base64": base64.b64encode(KEY.encode()).decode(),
     "as a password": base64.b64encode(f"user:{KEY}".encode()).decode(),
     "in base64 of URLs": base64.urlsafe_b64encode(f"Bearer {KEY}".encode()).decode(),
@@ -449,6 +449,24 @@ def test_a_message_with_the_key_is_withheld_however_it_is_written(shown: str) ->
     account = ProviderAccount("openai", KEY, "OPENAI_API_KEY")
 
     assert account.clean_message(f"Authorization: Bearer {shown}, and more") == "message withheld, it contains the key"
+
+
+GUESSED = {  # how keys begin, which is known, and eight characters more
+    "sk-Canary471": KEY,
+    "sk-proj-Abcdefgh": "sk-proj-Abcdefghijklmnopqrst",
+    "sk-ant-api03-Abcdefgh": "sk-ant-api03-Abcdefghijklmnopqrst",
+    "AIzaSyAbcdefgh": "AIzaSyAbcdefghijklmnopqrst",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.Abcdefgh": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.Abcdefghijklmnopqrst",
+}
+
+
+@each_row("guess, key", GUESSED.items(), ids=GUESSED)
+def test_no_message_tells_whether_a_guess_at_a_few_characters_of_the_key_is_right(guess: str, key: str) -> None:
+    account = ProviderAccount("openai", key, "OPENAI_API_KEY")
+
+    for written in (guess, guess.upper(), guess.encode().hex(), base64.b64encode(guess.encode()).decode()):
+        said = f"the model {written} doesn't exist"
+        assert account.clean_message(said) == said
 
 
 @each_row("key, said", [(KEY, "no sk-, no Key, no Show"), ("abc", "a model of YWJj 616263"), ("a", "61"), (None, "x")])

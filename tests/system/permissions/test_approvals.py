@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from agentos.permissions.approvals.page import MAX_LINE_CHARS
+from agentos.userland.cli.approvals.approvals import request_lines
+from agentos.userland.task.running import RunningTask
 from agentos_sdk import AgentOSClient
+from agentos_sdk.loop import TaskResult
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
@@ -280,6 +283,37 @@ def test_no_agent_and_no_guest_lists_or_decides_whatever_it_is_granted(kernel: K
         assert wire.call(DECIDE, {"id": entry["id"], "allow": True}, 2)["code"] == "permission_denied"
 
         assert waiting(client) == [entry]
+
+
+def test_no_agent_asks_as_if_another_had_spawned_it(kernel: Kernel, client: AgentOSClient) -> None:
+    rules = {"level": "sandboxed", "ask": {"read": ["/workspace/**"]}}
+
+    def child(wire: Wire, name: str) -> Wire:
+        reply = wire.call(SPAWN, {"name": name, "command": ["sleep", "1000"], "permissions": rules}, 1)
+        found = kernel.connect_as(up(reply)["id"])
+        found.hello()
+        return found
+
+    with (
+        agent(kernel, client, "job-1", **rules) as own,
+        agent(kernel, client, "other", **rules) as other,
+        child(own, "helper") as helper,
+        child(other, "job-1-helper") as pretender,
+        guest(kernel, "job-1-guest", commands=["*"]) as stranger,
+    ):
+        for wire in (own, helper, pretender):
+            wire.send(READ, {"path": "notes"}, 1)
+        stranger.send(EXEC, {"command": "true"}, 1)
+        found = {entry["agent"]: entry for entry in waiting(client, 4)}
+
+    task = RunningTask(kernel.socket, "job-1", lambda *_: TaskResult("done", "", "", "", 0, 0))
+    assert {name: (one["path"], task.concerns(one)) for name, one in found.items()} == {
+        "job-1": ("job-1", True),
+        "helper": ("job-1/helper", True),
+        "job-1-helper": ("other/job-1-helper", False),
+        "job-1-guest": ("guest job-1-guest", False),
+    }
+    assert " by other/job-1-helper" in next(request_lines(found["job-1-helper"], time.time(), 80))
 
 
 def test_status_tells_the_operator_which_agents_wait(kernel: Kernel, client: AgentOSClient) -> None:

@@ -8,7 +8,15 @@ from typing import Any, Literal
 import click
 
 from agentos.userland.cli import completed
-from agentos.userland.cli.columns import count_columns, fit_columns, format_table, table_width, take_columns, text_width
+from agentos.userland.cli.columns import (
+    count_columns,
+    cut_middle,
+    fit_columns,
+    format_table,
+    table_width,
+    take_columns,
+    text_width,
+)
 from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, print_json, print_result, printable
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import EXPECTED_DURATION, seconds
@@ -17,6 +25,7 @@ CHANGEABLE = "the agent can change before it runs: "  # the kernel's words befor
 GUTTER = "│ "  # between the kernel's words and what they quote; the kernel's words never have this sign
 MAX_ROWS = 30  # of a text that is allowed without having been shown; a longer one has to be opened first
 MAX_AGENT_WIDTH, MIN_WHAT_WIDTH = 16, 20  # columns of a table
+MAX_NAME_WIDTH = 64  # columns of a name in a sentence
 DIGEST_CHARS = 12  # of a digest that says that a text was shown
 REMEMBERED = "a remembered answer allows any content"
 COLOURS = {"+": "green", "-": "red", "@": "cyan", "…": "yellow"}  # of lines by their sign
@@ -173,7 +182,7 @@ def table_lines(pending: Sequence[Request], now: float, width: int) -> Iterator[
         return
     header = ["ID", "AGENT", "CALL", "LEFT", "LINES", "WHAT"]
     rows = [
-        [str(one["id"]), printable(one["agent"]), one["call"], describe_left(one, now), str(len(one["lines"]))]
+        [str(one["id"]), name_caller(one), one["call"], describe_left(one, now), str(len(one["lines"]))]
         for one in pending
     ]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=False)]
@@ -182,6 +191,11 @@ def table_lines(pending: Sequence[Request], now: float, width: int) -> Iterator[
     fitted, *cells = fit_columns(rows, header, ("AGENT",), width)
     yield from format_table(cells, fitted)
     yield "`agentos approvals ID` shows all of one, `approve ID` and `deny ID` answer"
+
+
+def name_caller(request: Request) -> str:
+    """Its name behind those of the agents that it descends from: one may be called as if it were another's."""
+    return printable(request["path"] or request["agent"])
 
 
 def describe_object(request: Request, width: int) -> str:
@@ -195,7 +209,7 @@ def describe_object(request: Request, width: int) -> str:
 
 def describe_request(request: Request, width: int) -> str:
     """``EXEC git push, by worker``, within a width."""
-    by = f", by {printable(request['agent'])}"
+    by = f", by {cut_middle(name_caller(request), MAX_NAME_WIDTH)}"
     return f"{request['call']} {describe_object(request, max(24, width - 20 - len(by)))}{by}"
 
 
@@ -207,7 +221,7 @@ def describe_left(request: Request, now: float) -> str:
 
 def request_lines(request: Request, now: float, width: int) -> Iterator[str]:
     """All that a person has to know of a request. What an agent has chosen stands right of the first bar in a row."""
-    yield f"request {request['id']}: {printable(request['call'])} by {printable(request['agent'])}"
+    yield from wrap_line(f"request {request['id']}: {printable(request['call'])} by {name_caller(request)}", width, "")
     yield from line_rows(["asked by ", request["rule"]], width, "")
     gone = "" if request["caller_present"] else "; its caller has given up"
     yield f"waits since {format_time(request['asked_at'])}, {describe_left(request, now).split(',')[0]} left{gone}"

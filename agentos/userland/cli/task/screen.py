@@ -88,7 +88,7 @@ def print_task(
             obey_interrupt(task, is_first=not handled)
             handled += 1
         for request in follower.pending:
-            if not request["caller_present"] or not task.concerns(request["agent"]):
+            if not request["caller_present"] or not task.concerns(request):
                 continue
             if isinstance(task, RunningTask) and task.heeds_stop:
                 return request  # a loop can be resumed
@@ -167,7 +167,7 @@ class TaskScreen(Watch):
             self.show_steps()
 
     def is_waiting(self, request: Request) -> bool:
-        return super().is_waiting(request) and self.task.concerns(request["agent"])
+        return super().is_waiting(request) and self.task.concerns(request)
 
     def refuse_if_stopped(self) -> None:
         """A task that the user stops gets no approval any more: keys that follow aren't meant for its requests."""

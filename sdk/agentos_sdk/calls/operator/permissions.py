@@ -111,9 +111,12 @@ class Pending:
     ``lines`` has each of them in two parts: words of the kernel's and, where it has any, text that the agent, a server
     or a file has chosen. Show them in separate elements: where a screen breaks a long line, quoted text must not begin
     like one of the kernel's. ``rule`` asks for approval. ``caller_present``: what made the call is still there;
-    otherwise it can't be allowed any more. ``digest`` is a SHA-256 in hexadecimal of all that the approval is bound to.
-    ``covers`` says what a remembered answer would be for, in lines like these, ``covers_any_path`` is the one of an
-    answer with ``any_path``, empty where none can be given. Times are seconds since the epoch.
+    otherwise it can't be allowed any more. ``path`` is the name of ``agent`` behind those of the agents that it
+    descends from, as ``parent/child``: an agent chooses the names of those that it spawns, and can't choose this. It is
+    empty where the caller has no lasting name, or asked of a kernel before this one. ``digest`` is a SHA-256 in
+    hexadecimal of all that the approval is bound to. ``covers`` says what a remembered answer would be for, in lines
+    like these, ``covers_any_path`` is the one of an answer with ``any_path``, empty where none can be given. Times are
+    seconds since the epoch.
     """
 
     id: int
@@ -128,6 +131,7 @@ class Pending:
     lines: Sequence[Sequence[str]] = ()
     covers: Sequence[Sequence[str]] = ()
     covers_any_path: Sequence[str] = ()
+    path: str = ""
 
 
 @record

@@ -29,7 +29,7 @@ export function approvalsPage() {
   requestAnimationFrame(settled);
   return html`<div class="desk">
     <nav class="queue block" aria-label="waiting calls"><ul>${queue.map((one) => keyed(one.id, html`<li><button aria-current=${one.id === current.id ? "true" : "false"} @click=${() => adjust({ id: String(one.id) }, true)}>
-      <span class="cut">${visible(one.agent)} <span class="muted">${one.call}</span></span><span class="muted cut">${decided.get().get(one.id) ?? (one.caller_present ? countdown(one.expires_at) : "gone")} ${plural(one.lines.length, "line")}: ${visible(firstQuoted(one))}</span></button></li>`))}</ul></nav>
+      <span class="cut">${visible(one.path || one.agent)} <span class="muted">${one.call}</span></span><span class="muted cut">${decided.get().get(one.id) ?? (one.caller_present ? countdown(one.expires_at) : "gone")} ${plural(one.lines.length, "line")}: ${visible(firstQuoted(one))}</span></button></li>`))}</ul></nav>
     ${keyed(current.id, item(current))}
   </div>`;
 }
@@ -70,7 +70,7 @@ function item(one) {
   countdown(one.expires_at);
   const left = Math.max(0, one.expires_at - now() / 1000);
   return html`<article class="block approval" aria-label=${`approval ${one.id}`}>
-    <div><h2>${visible(one.agent)} asks: ${one.call}</h2><p class="muted">asked ${exactTime(one.asked_at)} by the rule <q class="rule">${visible(one.rule)}</q>${one.caller_present ? "" : html`; <span class="warn">${GONE}</span>`}</p></div>
+    <div><h2>${visible(one.path || one.agent)} asks: ${one.call}</h2><p class="muted">asked ${exactTime(one.asked_at)} by the rule <q class="rule">${visible(one.rule)}</q>${one.caller_present ? "" : html`; <span class="warn">${GONE}</span>`}</p></div>
     ${shownText(one)}
     <div><div class="deadline"><i .style=${`width:${((100 * left) / total).toFixed(1)}%`}></i></div><p class="muted">expires in ${countdown(one.expires_at) || "a moment"}</p></div>
     <div class="acts">
@@ -124,7 +124,7 @@ async function decide(one, allow, more = {}) {
   if (reply?.success === false) {
     note(one.id, "");
     toast(visible(reply.error), true);
-  } else toast(`${allow ? "allowed" : "denied"}: ${visible(one.agent)} ${one.call}`);
+  } else toast(`${allow ? "allowed" : "denied"}: ${visible(one.path || one.agent)} ${one.call}`);
 }
 
 /** Keep what was decided about items that still wait. @param {number} id @param {string} what */

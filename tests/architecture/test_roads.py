@@ -2,6 +2,8 @@
 
 from math import ceil
 
+import pytest
+
 from tests.architecture.roads import Road, trace_calls
 
 # Functions, files and changes of room, as ``make roads`` prints them. They may only fall; SPAWN's rose by four and
@@ -19,6 +21,7 @@ FIGURES = {
 MARGIN = 1.05  # EXEC and SPAWN meet a few functions more while the kernel still clears up after their forerunners
 
 
+@pytest.mark.usefixtures("both_cores")  # beside twenty other processes EXEC meets what waits for the processor
 def test_a_call_passes_few_functions_files_and_rooms() -> None:
     roads = trace_calls()
 

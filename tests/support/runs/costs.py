@@ -25,6 +25,7 @@ ALONE = (
     Path("tests/security"),
     Path("tests/system/sandboxes/test_waiting_jails.py"),
     Path("tests/speed/llm/test_gateway.py"),
+    Path("tests/architecture/test_roads.py"),
 )
 ROOT = Path(__file__).parents[3]
 

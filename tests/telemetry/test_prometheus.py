@@ -60,6 +60,7 @@ def test_what_is_unknown_is_left_out() -> None:
     assert found["agentos_agent_memory_bytes", "a"] == 1 << 20
     assert found["agentos_agent_cpu_seconds_total", "a"] == 0.5
     assert found["agentos_kernel_memory_bytes",] == 5
+    assert found["agentos_kernel_queue_length", "model"] == 4
     assert ("agentos_agent_memory_peak_bytes", "a") not in found
     assert ("agentos_kernel_loop_lag_seconds",) not in found
 

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from agentos.agents.registry import Registry
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
+from agentos.services.events import AgentExited, AgentSpawned
 from agentos.telemetry.otel import convert_span
 from agentos.telemetry.spans import MAX_BATCH, MAX_QUEUED, Span, SpanId, Spans, Value
 from agentos_sdk.opcodes import Op
@@ -22,8 +23,10 @@ def test_spans_that_are_not_exported_are_dropped_and_counted() -> None:
     caller = Caller(7, "agent", "tester", Table(()), Grants(), Notebook())
     for _ in range(MAX_QUEUED + 5):
         spans.end(caller, Op.NOOP, None, b"", b"", 1)
+    spans.take_event(AgentSpawned(7, "tester"))
+    spans.take_event(AgentExited(7, "tester", "stopped"))
 
-    assert spans.dropped == 5
+    assert spans.dropped == 6
     assert sum(len(spans.take()) for _ in range(MAX_QUEUED // MAX_BATCH + 1)) == MAX_QUEUED
 
 

@@ -13,6 +13,7 @@ from agentos.kernel.table import Table
 from agentos.services.events import AgentExited, AgentSpawned
 from agentos.telemetry.otel import convert_span
 from agentos.telemetry.spans import MAX_BATCH, MAX_QUEUED, Span, SpanId, Spans, Value
+from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook
 from tests.support.servers.otlp import read
@@ -28,6 +29,15 @@ def test_spans_that_are_not_exported_are_dropped_and_counted() -> None:
 
     assert spans.dropped == 6
     assert sum(len(spans.take()) for _ in range(MAX_QUEUED // MAX_BATCH + 1)) == MAX_QUEUED
+
+
+def test_a_question_that_could_not_be_read_is_a_call_that_failed() -> None:
+    spans = Spans(Registry(), cast(Any, None), contents=False)
+    caller = Caller(7, "agent", "tester", Table(()), Grants(), Notebook())
+    spans.end(caller, Op.THINK, b"{", BadRequest("prompt: required field missing"), b"", 1)
+
+    [span] = spans.take()
+    assert (span.name, span.sends, span.failed) == ("THINK", False, "bad_request")
 
 
 async def test_a_whole_batch_is_not_waited_for(autojump_clock: MockClock) -> None:

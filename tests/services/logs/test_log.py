@@ -111,7 +111,9 @@ async def test_a_line_that_was_cut_off_and_garbage_are_skipped(tmp_path: Path) -
     async with opened(tmp_path) as logs:
         write(logs, "next")
         assert await last(logs) == ["whole", "next"]
+        assert await last(logs, 1) == ["next"]
         assert [line.text for line in (await LogReader(logs).open(EVERYTHING)).next_page().lines] == ["whole", "next"]
+        assert [line.text for line in (await LogReader(logs).open(EVERYTHING)).next_page(chars=1).lines] == ["whole"]
 
 
 async def test_files_are_rotated_by_size_and_the_total_is_bounded_and_shared(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_each_figure_is_the_sample_of_its_name() -> None:
         "loop_lag_seconds": 0.5, "cpu_seconds_total": 3, "memory_bytes": 4, "threads": 5, "fds": 6, "fds_limit": 7,
         "connections": 8, "connections_limit": 9,
     }  # fmt: skip
-    assert found == {
+    expected: dict[tuple[str, ...], float] = {
         ("agentos_build_info", "22"): 1,
         ("agentos_agents", "running"): 1,
         ("agentos_agents", "failed"): 23,
@@ -82,6 +82,7 @@ def test_each_figure_is_the_sample_of_its_name() -> None:
         ("agentos_agent_running", "f"): 0,
         ("agentos_agent_starts_total", "f"): 21,
     }
+    assert found == expected
 
 
 def test_what_is_unknown_is_left_out() -> None:

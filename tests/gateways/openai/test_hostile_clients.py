@@ -351,6 +351,17 @@ async def test_requests_on_one_connection_are_answered_in_order() -> None:
     assert said.index(b"one!") < said.index(b"two!") < said.index(b"three!")
 
 
+async def test_a_connection_that_waits_is_kept_while_others_have_places_and_none_of_its_answers_counts_for_longer() -> (
+    None
+):
+    async with served() as here, await here.connect() as client:
+        for _ in range(2):
+            await client.send_all(head("GET", "/v1/models"))
+            assert (await until_it_says(client, b"]}")).startswith(b"HTTP/1.1 200")
+            await answers_others(here)
+        await until(lambda: here.caller.allowance.replies == 0, "nothing is counted")
+
+
 async def test_no_client_comes_in_when_only_the_operators_reserve_is_left() -> None:
     async with served(connection_limit=ConnectionLimit(OPERATOR_RESERVE)) as here, await here.connect() as client:
         await client.send_all(head("GET", "/v1/models"))

@@ -64,8 +64,10 @@ def test_what_protobuf_cannot_hold_loses_no_other_span() -> None:
     }
     span = Span(SpanId(1, 2), SpanId(1, 1), "chat \ud800", 1, 2, attributes, failed="busy")
 
-    [encoded] = encode_spans([convert_span(span, Resource.create({}))]).resource_spans[0].scope_spans[0].spans
+    [scoped] = encode_spans([convert_span(span, Resource.create({}))]).resource_spans[0].scope_spans
+    [encoded] = scoped.spans
 
+    assert scoped.scope.name == "agentos"
     assert encoded.name == "chat ?"
     assert read(encoded.attributes) == {
         "text": "half ? a pair",

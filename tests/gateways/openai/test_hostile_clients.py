@@ -362,6 +362,26 @@ async def test_a_connection_that_waits_is_kept_while_others_have_places_and_none
         await until(lambda: here.caller.allowance.replies == 0, "nothing is counted")
 
 
+async def test_the_rest_of_a_request_is_dropped_only_while_its_response_ends() -> None:
+    taken = list[str]()
+
+    async def receive() -> Any:
+        await trio.lowlevel.checkpoint()
+        taken.append("received")
+
+    async def send(event: Any) -> None:
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+        taken.append(event["type"])
+
+    respond = connection.draining(receive, send)
+    await respond({"type": "http.response.start", "status": 200, "headers": [], "trailers": False})
+    await respond({"type": "http.response.body", "body": b"x", "more_body": True})
+    assert taken == ["http.response.start", "http.response.body"]
+    await respond({"type": "http.response.body", "body": b"", "more_body": False})
+    assert "received" in taken
+
+
 async def test_no_client_comes_in_when_only_the_operators_reserve_is_left() -> None:
     async with served(connection_limit=ConnectionLimit(OPERATOR_RESERVE)) as here, await here.connect() as client:
         await client.send_all(head("GET", "/v1/models"))

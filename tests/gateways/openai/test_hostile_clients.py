@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -351,15 +351,24 @@ async def test_requests_on_one_connection_are_answered_in_order() -> None:
     assert said.index(b"one!") < said.index(b"two!") < said.index(b"three!")
 
 
-async def test_a_connection_that_waits_is_kept_while_others_have_places_and_none_of_its_answers_counts_for_longer() -> (
-    None
-):
+async def test_a_connection_that_waits_is_kept_while_others_have_places() -> None:
     async with served() as here, await here.connect() as client:
         for _ in range(2):
             await client.send_all(head("GET", "/v1/models"))
             assert (await until_it_says(client, b"]}")).startswith(b"HTTP/1.1 200")
             await answers_others(here)
-        await until(lambda: here.caller.allowance.replies == 0, "nothing is counted")
+
+
+async def test_an_answer_counts_until_it_is_sent() -> None:
+    allowance, counted = caller.Allowance(), list[int]()
+
+    async def send(event: Any) -> None:
+        counted.append(allowance.replies)
+
+    await exchange.Exchange(cast(Any, None), cast(Any, None), send, MIB, allowance).reply(200, b"abc")
+
+    assert counted == [3, 3, 3]
+    assert allowance.replies == 0
 
 
 async def test_the_rest_of_a_request_is_dropped_only_while_its_response_ends() -> None:

@@ -49,7 +49,7 @@ OF_KERNEL: Sequence[tuple[str, str, str, bool, Callable[[KernelFigures], float |
 
 def write_metrics(snapshot: Snapshot, openmetrics: bool) -> tuple[bytes, str]:
     """The text, and its content type."""
-    registry = CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry()
     registry.register(SnapshotCollector(snapshot))
     encode, content_type = choose_encoder(f"{OPENMETRICS}; version=1.0.0" if openmetrics else "text/plain")
     return encode(registry), content_type

@@ -21,7 +21,7 @@ from agentos.llm.line import Line
 from agentos.llm.queue.request import ThinkResult
 from agentos.services.events import AgentExited, AgentOver, AgentSpawned, Event
 from agentos.services.http.secrets import Redactor
-from agentos_sdk.opcodes import Op, op_name
+from agentos_sdk.opcodes import op_name
 
 MAX_QUEUED = 2048  # spans that wait for their export; further ones are dropped, and counted
 MAX_BATCH = 512  # spans that are exported together
@@ -128,7 +128,7 @@ class Spans:
         attributes: dict[str, Value] = {"agentos.call": call, "agentos.code": failed or OK}
         attributes |= describe_agent(caller.id, caller.name) if caller.kind == "agent" else {}
         attributes["agentos.caller.kind"] = caller.kind
-        name, sends = call, op == Op.THINK and isinstance(request, ThinkRequest)
+        name, sends = call, isinstance(request, ThinkRequest)
         if sends:
             attributes |= self._describe_question(request) | self._describe_answer(request, outcome)
             name = f"chat {request.question.model}".strip()

@@ -26,11 +26,12 @@ class Port:
     def __init__(self, listener: socket.socket) -> None:
         self.address, self.users = listener.getsockname(), dict[int, str]()
         self.streams, self._begun = list[trio.SocketStream](), trio.Semaphore(0)
+        self.free = trio.Event()  # from then on nothing is busy
 
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/busy":
             self._begun.release()
-            await trio.sleep_forever()
+            await self.free.wait()
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -51,13 +52,13 @@ class Port:
 
 
 @asynccontextmanager
-async def serving(clock: MockClock) -> AsyncIterator[Port]:
+async def serving(clock: MockClock, by_user: bool = True) -> AsyncIterator[Port]:
     clock.rate = 1
     async with trio.open_nursery() as nursery:
         with socket.create_server(("127.0.0.1", 0)) as listener, trio.fail_after(PATIENCE):
             listener.setblocking(False)
             port = Port(listener)
-            nursery.start_soon(Places(listener, port.answer, MOST, find_user=port.find_user).serve)
+            nursery.start_soon(Places(listener, port.answer, MOST, find_user=port.find_user if by_user else None).serve)
             try:
                 yield port
             finally:
@@ -89,6 +90,19 @@ async def test_a_user_with_more_than_its_share_gives_one_up_whatever_it_is_busy_
         mock_clock.jump(MIN_AGE)
         assert await is_served(await port.connect("other", QUICK)), "its own gives way, as both have their share"
         assert await is_ended(await port.connect("greedy", QUICK)), "none of its own waits for a request"
+
+
+async def test_where_users_are_not_told_apart_only_what_waits_for_a_request_gives_way(mock_clock: MockClock) -> None:
+    async with serving(mock_clock, by_user=False) as port:
+        busy = [await port.connect("", BUSY) for _ in range(MOST)]
+        late = await port.connect("", QUICK)
+        await wait_all_tasks_blocked(0.01)
+        port.free.set()
+        for one in busy:
+            assert await is_served(one)
+        busy[0].socket.close()
+        assert await is_served(late), "it had to wait for a place"
+        assert await is_served(await port.connect("", QUICK)), "one of the others has given way"
 
 
 async def test_of_one_user_only_what_waits_for_a_request_for_a_while_gives_way(mock_clock: MockClock) -> None:

@@ -38,8 +38,12 @@ def test_an_event_has_an_end(piece: bytes) -> None:
         fed(b"data: ", *[piece] * (MAX_EVENT // 4096))
 
 
-def test_an_event_may_be_large() -> None:
-    assert fed(b"data: ", *[b"x" * 4096] * 255, b"\n\n") == [b"x" * 4096 * 255]
+def test_each_event_may_be_as_large_as_any() -> None:
+    text = b"x" * (MAX_EVENT - len(b"data: \n\n"))
+
+    assert fed(b"data: %b\n\ndata: %b\n\n" % (text, text)) == [text, text]
+    with pytest.raises(MalformedResponse, match="an event of more than 1 MiB"):
+        fed(b"data: x%b\n\n" % text)
 
 
 def test_a_stream_has_an_end() -> None:

@@ -99,19 +99,18 @@ async def test_a_changed_tool_is_withheld_and_the_others_stay(shop: Shop, change
 
 
 async def test_the_difference_is_shown_with_invisible_and_bidi_characters_visible(shop: Shop) -> None:
-    await shop.offer(tool(description="Add a note.\nIt is kept."))
+    await shop.offer(tool(description="Notes.\nAdd a note.\nIt is kept."))
     await shop.decide()
-    await shop.offer(tool(description="Add a note.\u200b\nIt is k\u0435pt.\u202e"))
+    await shop.offer(tool(description="Notes.\nAdd a note.\u200b\nIt is k\u0435pt.\u202e"))
     [entry] = await shop.desk.listed()
 
-    lines = to_plain(entry.shown).split("\n")
-    assert lines[0] == "TOOLS of the MCP server notes: 0 new, 1 changed"
-    assert "changed notes.add" in lines
-    assert "- Add a note." in lines
-    assert r"+ Add a note.\u{200b}" in lines
-    assert "+ It is k\u0435pt.\\u{202e}" in lines
-    assert "not ASCII: U+0435, U+200B, U+202E" in lines
-    assert not any("properties" in line for line in lines), "the schema is the same"
+    assert to_plain(entry.shown).split("\n") == [
+        "TOOLS of the MCP server notes: 0 new, 1 changed",
+        *("changed notes.add", "description", "@@ -1 +1 @@"),
+        *("  Notes.", "- Add a note.", "- It is kept."),
+        *(r"+ Add a note.\u{200b}", "+ It is k\u0435pt.\\u{202e}"),
+        "not ASCII: U+0435, U+200B, U+202E",
+    ]
 
 
 async def test_a_description_cannot_imitate_lines_of_the_kernel(shop: Shop) -> None:

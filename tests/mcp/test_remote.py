@@ -4,11 +4,13 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 import trio
 
+from agentos.mcp.session import Session
+from agentos.mcp.settings import ServerSettings
 from agentos.permissions.patterns.domains import parse_domain_pattern
 from agentos.services.http.client import Client
 from agentos.services.http.destination import Destination, parse_url
@@ -98,6 +100,22 @@ async def test_tools_of_a_server_at_a_url_are_listed_and_called(mode: Mode) -> N
     assert names == ["add", "slow", "long"]
     assert result.content[0].text == "added milk"  # type: ignore[union-attr]
     assert progressed.content[0].text == "done"  # type: ignore[union-attr]
+
+
+async def test_a_session_is_ready_as_soon_as_it_is_connected() -> None:
+    from agentos.mcp.remote import RemoteTransport
+
+    nothing, ready, client = cast(Any, None), trio.Event(), Client(Egress())
+    with mcp_http_server(make_server()) as server:
+        session = Session(ServerSettings(name="x", url=server.url, permissions=nothing), nothing)
+        transport = RemoteTransport(server.url, client, 7, permit_for(server.port))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run, transport, ready.set, None)
+            with trio.fail_after(PATIENCE):
+                await ready.wait()
+            assert session.is_connected
+            nursery.cancel_scope.cancel()
+    client.forget(7)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

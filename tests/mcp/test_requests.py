@@ -1,9 +1,15 @@
 """What an MCP server asks a person: to which question an answer belongs."""
 
 import itertools
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from agentos.mcp.connection.requests import build_elicitation
+import trio
+
+from agentos.kernel.call import Call
+from agentos.mcp.connection.requests import Requests, build_elicitation
+from agentos_sdk.errors import ApprovalRequired
+from tests.permissions.approvals.approval_desk import caller, opened
 
 ASKED: list[tuple[str, str, dict[str, Any]]] = [
     ("notes.drop", "Are you sure?", {"sure": True}),
@@ -21,3 +27,27 @@ def test_an_answer_belongs_to_one_tool_message_and_form() -> None:
         [(right, _)], [(same, _)] = asked.asked, again.asked
 
         assert (asked.digest == again.digest) == (right == same) == (one == other), (one, other)
+
+
+async def test_one_yes_answers_one_of_two_equal_questions(tmp_path: Path) -> None:
+    answers = list[object]()
+
+    async def ask(own: Call) -> None:
+        requests = Requests("notes", cast(Any, None), sampling=False)
+        with requests.during(own, "drop"):
+            try:
+                answers.append(await requests.elicit("Sure?", {"properties": {"sure": {"type": "boolean"}}}))
+            except ApprovalRequired as error:
+                answers.append(str(error))
+
+    async with opened(tmp_path) as desk:
+        agent = caller(2, "ann")
+        agent.approvals = desk.queue
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(ask, Call(agent, False))
+            [entry] = await desk.listed()
+            await trio.testing.wait_all_tasks_blocked()
+            await desk.decide(entry.id)
+
+    assert answers == [{"sure": True}, "notes.drop: no person has answered"]

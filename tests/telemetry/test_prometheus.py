@@ -28,7 +28,11 @@ def make_snapshot(name: str) -> Snapshot:
 
 
 def samples(name: str, openmetrics: bool) -> dict[tuple[str, ...], float]:
-    data, _ = write_metrics(make_snapshot(name), openmetrics)
+    return samples_of(make_snapshot(name), openmetrics)
+
+
+def samples_of(snapshot: Snapshot, openmetrics: bool = True) -> dict[tuple[str, ...], float]:
+    data, _ = write_metrics(snapshot, openmetrics)
     families = (parse_openmetrics if openmetrics else parse_text)(data.decode())
     return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
 
@@ -52,14 +56,38 @@ def test_names_of_agents_and_models_end_no_label() -> None:
         assert found["agentos_think_waiting_seconds_total", HOSTILE, "m\n"] == 1.5
 
 
+def test_each_figure_is_the_sample_of_its_name() -> None:
+    kernel = KernelFigures(1.0, 0.5, 2.0, 3.0, 4, 5, 6, 7, 8, 9, {"model": 10, "audit": 11})
+    worker = AgentFigures(1, "w", "running", 12, 1.0, "", "", 13.0, 14.0, 15.0, 16, 17, 18, 19, 20)
+    failed = AgentFigures(2, "f", "failed", 21, 1.0)
+
+    found = samples_of(Snapshot("22", kernel, [worker, failed], failed=23, counts=[]))
+
+    of_worker = {
+        "running": 1, "starts_total": 12, "cpu_seconds_total": 15, "memory_bytes": 16, "memory_peak_bytes": 17,
+        "memory_limit_bytes": 18, "processes": 19, "processes_limit": 20,
+    }  # fmt: skip
+    of_kernel = {
+        "loop_lag_seconds": 0.5, "cpu_seconds_total": 3, "memory_bytes": 4, "threads": 5, "fds": 6, "fds_limit": 7,
+        "connections": 8, "connections_limit": 9,
+    }  # fmt: skip
+    expected: dict[tuple[str, ...], float] = {
+        ("agentos_build_info", "22"): 1,
+        ("agentos_agents", "running"): 1,
+        ("agentos_agents", "failed"): 23,
+        **{(f"agentos_kernel_{name}",): value for name, value in of_kernel.items()},
+        ("agentos_kernel_queue_length", "model"): 10,
+        ("agentos_kernel_queue_length", "audit"): 11,
+        **{(f"agentos_agent_{name}", "w"): value for name, value in of_worker.items()},
+        ("agentos_agent_running", "f"): 0,
+        ("agentos_agent_starts_total", "f"): 21,
+    }
+    assert found == expected
+
+
 def test_what_is_unknown_is_left_out() -> None:
     found = samples("a", True)
 
-    assert found["agentos_agents", "running"] == 1
-    assert found["agentos_agents", "failed"] == 3
-    assert found["agentos_agent_memory_bytes", "a"] == 1 << 20
-    assert found["agentos_agent_cpu_seconds_total", "a"] == 0.5
-    assert found["agentos_kernel_memory_bytes",] == 5
     assert ("agentos_agent_memory_peak_bytes", "a") not in found
     assert ("agentos_kernel_loop_lag_seconds",) not in found
 

@@ -329,7 +329,7 @@ class Index:
             self._buckets.setdefault(anchor, Bucket()).add(subscription, types)
 
     def remove(self, subscription: Subscription) -> None:
-        anchors, types = self._places.pop(subscription, ((), frozenset()))
+        anchors, types = self._places.pop(subscription)
         for anchor in anchors:
             bucket = self._buckets[anchor]
             bucket.remove(subscription, types)

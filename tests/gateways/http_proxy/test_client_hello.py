@@ -86,6 +86,7 @@ def test_an_encrypted_hello_beside_the_outer_name_is_no_reason_to_refuse() -> No
         (records(b"\1" + counted(PLAIN[4:] + b"\0\0", 3)), "data after its extensions"),
         (records(hello(PADDING, extension(22, b"\0" * 9000))), "more than 16 KiB"),
         (records(b"\1\xff\xff\xff"), "more than 16 KiB"),
+        (records(b"\1" + (MAX_HELLO_BYTES - 3).to_bytes(3)), "more than 16 KiB"),
     ],
 )
 def test_what_is_no_unambiguous_hello_is_refused(sent: bytes, why: str) -> None:
@@ -122,3 +123,10 @@ def test_no_bytes_do_anything_else_than_return_a_name_or_be_refused(data: bytes,
         except NoServerName:
             continue
         assert found is None or found == found.lower()
+
+
+def test_a_hello_may_have_as_many_bytes_as_is_said() -> None:
+    name = server_name(b"a.example")
+    padding = extension(21, b"\0" * (MAX_HELLO_BYTES - len(hello(name, extension(21, b"")))))
+
+    assert HelloReader().feed(records(hello(name, padding))) == "a.example"

@@ -115,6 +115,7 @@ async def test_no_wildcard_grants_a_tunnel_to_an_address(allow: list[str]) -> No
 
     assert b"only a rule for 8.8.8.8:443 allows it" in refused
     assert here.outcomes() == ["CONNECT 8.8.8.8:443: permission_denied"]
+    assert not [one for one in here.notebook.entries if one.phase == "intent"], "nothing was begun"
 
 
 async def test_a_rule_with_methods_or_a_path_grants_requests_and_no_tunnel() -> None:

@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -349,6 +349,46 @@ async def test_requests_on_one_connection_are_answered_in_order() -> None:
         said = await all_of(client)
 
     assert said.index(b"one!") < said.index(b"two!") < said.index(b"three!")
+
+
+async def test_a_connection_that_waits_is_kept_while_others_have_places() -> None:
+    async with served() as here, await here.connect() as client:
+        for _ in range(2):
+            await client.send_all(head("GET", "/v1/models"))
+            assert (await until_it_says(client, b"]}")).startswith(b"HTTP/1.1 200")
+            await answers_others(here)
+
+
+async def test_an_answer_counts_until_it_is_sent() -> None:
+    allowance, counted = caller.Allowance(), list[int]()
+
+    async def send(event: Any) -> None:
+        counted.append(allowance.replies)
+
+    await exchange.Exchange(cast(Any, None), cast(Any, None), send, MIB, allowance).reply(200, b"abc")
+
+    assert counted == [3, 3, 3]
+    assert allowance.replies == 0
+
+
+async def test_the_rest_of_a_request_is_dropped_only_while_its_response_ends() -> None:
+    taken = list[str]()
+
+    async def receive() -> Any:
+        await trio.lowlevel.checkpoint()
+        taken.append("received")
+
+    async def send(event: Any) -> None:
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+        taken.append(event["type"])
+
+    respond = connection.draining(receive, send)
+    await respond({"type": "http.response.start", "status": 200, "headers": [], "trailers": False})
+    await respond({"type": "http.response.body", "body": b"x", "more_body": True})
+    assert taken == ["http.response.start", "http.response.body"]
+    await respond({"type": "http.response.body", "body": b"", "more_body": False})
+    assert "received" in taken
 
 
 async def test_no_client_comes_in_when_only_the_operators_reserve_is_left() -> None:

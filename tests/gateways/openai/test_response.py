@@ -116,6 +116,8 @@ def test_errors_have_statuses(status: int, error: CallError) -> None:
     assert isinstance(told, dict)
     assert told.keys() == {"message", "type", "param", "code"}
     assert told["message"] == "x"
+    kinds = {429: "rate_limit_exceeded", 500: "server_error", 503: "server_error", 504: "server_error"}
+    assert told["type"] == kinds.get(status, "invalid_request_error")
 
 
 @each_row("cls", errors.BY_CODE.values())

@@ -1,5 +1,6 @@
 """The smallest value for a schema: it is valid, and a schema that is too hard is refused by its place, soon."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,6 +99,24 @@ SELF: dict[str, Any] = {"properties": {"next": {"$ref": "#"}}, "required": ["nex
 def test_a_schema_that_is_too_hard_is_refused(schema: dict[str, Any], why: str) -> None:
     with pytest.raises(UnsupportedSchema, match=why):
         smallest_value(schema)
+
+
+@each_row(
+    "wrap",
+    [
+        lambda one: {"properties": {"a": one}, "required": ["a"]},
+        lambda one: {"type": "array", "items": one, "minItems": 1},
+        lambda one: {"anyOf": [one]},
+    ],
+)
+def test_schemas_within_each_other_are_32_at_most(wrap: Callable[[object], dict[str, Any]]) -> None:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(32):
+        schema = wrap(schema)
+
+    smallest_value(schema)
+    with pytest.raises(UnsupportedSchema, match="nested deeper than 32"):
+        smallest_value(wrap(schema))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,16 @@ async def test_events_survive_an_orderly_end(tmp_path: Path) -> None:
     assert events[2]["data"]["key"] == 'plan,"agent_ids":['
 
 
+async def test_events_are_written_also_if_the_kernel_is_cancelled(tmp_path: Path) -> None:
+    with trio.CancelScope() as kernel:
+        async with open_event_log(tmp_path) as log:
+            publish(log, 3)
+            kernel.cancel()
+
+    boots, records = EventFiles(tmp_path).load()
+    assert ([record.seq for record in records], [boot.last for boot in boots]) == ([1, 2, 3], [3])
+
+
 async def test_agents_do_not_see_events_of_those_that_had_their_ids(tmp_path: Path) -> None:
     async with open_event_log(tmp_path / "events") as first:
         publish(first, 3)
@@ -152,7 +162,7 @@ async def test_a_full_disk_loses_no_event_while_the_ring_has_it(
     monkeypatch.setattr(file, "RETRY_DELAY", 0.01)
     async with open_event_log(tmp_path) as first:
         publish(first, 4)
-        while not any("can't be written" in line for line in caplog.messages):
+        while not any(line.startswith(f"{tmp_path}: events can't be written") for line in caplog.messages):
             await trio.sleep(0.01)
         full[0] = False
 

@@ -75,6 +75,16 @@ async def test_lines_outlive_the_kernel_and_are_private(tmp_path: Path) -> None:
     }
 
 
+async def test_what_waits_is_written_also_if_the_kernel_is_cancelled(tmp_path: Path) -> None:
+    with trio.CancelScope() as kernel:
+        async with opened(tmp_path) as logs:
+            write(logs, "last words")
+            kernel.cancel()
+
+    async with opened(tmp_path) as logs:
+        assert await last(logs) == ["last words"]
+
+
 async def test_no_text_makes_a_line_of_another_agent_or_of_the_kernel(tmp_path: Path) -> None:
     forged = '"}\\n\r{"at":1.0,"stream":"kernel","text":"root: given up"}\x85\u2028'
     async with opened(tmp_path) as logs:
@@ -101,7 +111,9 @@ async def test_a_line_that_was_cut_off_and_garbage_are_skipped(tmp_path: Path) -
     async with opened(tmp_path) as logs:
         write(logs, "next")
         assert await last(logs) == ["whole", "next"]
+        assert await last(logs, 1) == ["next"]
         assert [line.text for line in (await LogReader(logs).open(EVERYTHING)).next_page().lines] == ["whole", "next"]
+        assert [line.text for line in (await LogReader(logs).open(EVERYTHING)).next_page(chars=1).lines] == ["whole"]
 
 
 async def test_files_are_rotated_by_size_and_the_total_is_bounded_and_shared(tmp_path: Path) -> None:

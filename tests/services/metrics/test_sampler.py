@@ -9,7 +9,7 @@ from attrs import define, field
 
 from agentos.services.events import AgentExited, AgentOver, AgentSpawned, Event, ResourceWarning
 from agentos.services.metrics.figures import AgentFigures, MeasuredAgent, Reading
-from agentos.services.metrics.kernel_figures import LAG_INTERVAL, LoopCounts, LoopLag
+from agentos.services.metrics.kernel_figures import LAG_INTERVAL, LoopCounts, LoopLag, read_kernel
 from agentos.services.metrics.sampler import MAX_ENDED, AgentSources, Sampler
 from agentos_sdk.values import ResourceUsage
 from tests.support.wire import PATIENCE
@@ -244,10 +244,18 @@ async def test_the_lag_of_a_held_up_loop_is_measured() -> None:
         held_up = trio.current_time()
         time.sleep(0.6)  # noqa: ASYNC251 - holds up the loop
         let_go = trio.current_time()
-        await trio.sleep(0.01)
+        while lag.longest is None:
+            await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 
     longest = lag.take()
     assert longest is not None
     assert let_go - held_up <= longest + LAG_INTERVAL <= trio.current_time() - began
     assert lag.take() is None
+
+
+def test_where_no_time_has_passed_the_kernels_cpu_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 5.0)
+    before = read_kernel(None, None, LoopCounts())
+
+    assert read_kernel(before, None, LoopCounts()).cpu is None

@@ -69,6 +69,36 @@ async def test_what_is_written_later_is_not_in_a_snapshot(taking: Taking, runs: 
     assert (taking.overlaid.project / "a.txt").read_text() == "one\n"
 
 
+async def test_an_agent_that_is_going_back_has_no_snapshot_taken_and_that_one_not_removed(taking: Taking) -> None:
+    one = await taking.take("one", runs=True)
+    await taking.go_back("one", runs=True)
+
+    with pytest.raises(BadLayer, match="w is being rolled back: take a snapshot when it has started again"):
+        await taking.take("two", runs=True)
+    with pytest.raises(Taken, match="w is being rolled back to w@one"):
+        await taking.snapshots.remove(one)
+
+    await taking.overlaid.overlays.discard(NAME, runs=lambda: True)
+    with pytest.raises(BadLayer, match="w is being rolled back"):
+        await taking.take("two", runs=True)
+
+    await taking.overlaid.open()
+    await taking.take("two", runs=True)
+    await taking.snapshots.remove(one)
+
+
+async def test_a_recorded_life_is_lived_again_in_no_place_of_changes(taking: Taking) -> None:
+    taken = await taking.take("one", runs=True)
+
+    with pytest.raises(Taken, match="w has changes of a former agent"):
+        await taking.snapshots.begin_scratch(taken, NAME)
+    for _ in range(2):  # where nothing is, and where one has left its own
+        await taking.snapshots.begin_scratch(taken, "again")
+    await taking.snapshots.end_scratch("again")
+    with pytest.raises(NoOverlay):
+        taking.overlaid.overlays.require("again")
+
+
 async def test_agents_take_no_more_than_16_snapshots_of_one_agent(taking: Taking) -> None:
     for number in range(MAX_BY_AGENTS):
         await taking.take(f"n{number}", by_agent=True)

@@ -15,17 +15,19 @@ class Progress:
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
         self._total = self._ended = self._failed = 0
-        self._begin = time.monotonic()
+        self._begin = self._said = time.monotonic()
         self._over = threading.Event()
         self._speaker = threading.Thread(target=self._speak, daemon=True)
 
     @pytest.hookimpl
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self._started(len(session.items))
+        self._total = self._total or len(session.items)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
-        self._started(len(ids))
+        if ids and not self._total:
+            self._total = len(ids)
+            self._speaker.start()
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -34,6 +36,9 @@ class Progress:
             self._reporter.write_line(f"FAILED in {report.when}: {report.nodeid}: {summary(report)}")
         if report.when == "teardown":
             self._ended += 1
+            # While a test runs in this process, what a thread says would be part of its output.
+            if not self._speaker.is_alive() and time.monotonic() > self._said + INTERVAL:
+                self._say()
 
     @pytest.hookimpl
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -45,19 +50,18 @@ class Progress:
     def pytest_sessionfinish(self) -> None:
         self._over.set()
 
-    def _started(self, total: int) -> None:
-        if total and not self._total:
-            self._total = total
-            self._speaker.start()
-
     def _speak(self) -> None:
         while not self._over.wait(INTERVAL):
-            passed = time.monotonic() - self._begin
-            part = 100 * self._ended // self._total
-            self._reporter.write_line(
-                f"{part} %: {self._ended:,} of {self._total:,} tests, {self._failed} failed, "
-                f"{passed // 60:.0f} min {passed % 60:02.0f} s"
-            )
+            self._say()
+
+    def _say(self) -> None:
+        self._said = time.monotonic()
+        passed = self._said - self._begin
+        part = 100 * self._ended // self._total
+        self._reporter.write_line(
+            f"{part} %: {self._ended:,} of {self._total:,} tests, {self._failed} failed, "
+            f"{passed // 60:.0f} min {passed % 60:02.0f} s"
+        )
 
 
 def summary(report: pytest.TestReport) -> str:

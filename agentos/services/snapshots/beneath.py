@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from agentos.sandbox.files import openat2
 from agentos.services.files.regular_file import reopen
+from agentos.threads import check_cancelled
 
 Kind = Literal["file", "link", "directory", "other"]
 
@@ -100,11 +101,12 @@ def copy(source: int, target: int | None = None) -> str:
     """Copy what is left of a file, if there is a target; returns the sha256 of it, in hex.
 
     Zeros become holes: a sparse file must not fill the disk. What others append meanwhile isn't copied: they may never
-    stop.
+    stop. Raises ``trio.Cancelled`` where nothing waits for it any more: sparse files of an agent's may take days.
     """
     digest, size = hashlib.sha256(), 0
     most = os.fstat(source).st_size - os.lseek(source, 0, os.SEEK_CUR)
     while part := os.read(source, max(0, min(_CHUNK, most - size))):
+        check_cancelled()
         digest.update(part)
         size += len(part)
         if target is not None and part.count(0) == len(part):

@@ -46,6 +46,8 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
         return f"{top}/{inside[0]}", "git obeys it"
     if (found := find_obeyed(path)) is not None:
         return found[0], f"{found[1]} obeys it"
+    if parts[-2:] == [".jj", "repo"] and kind != "directory":
+        return path, "Jujutsu obeys the repository that it names"
     if path.endswith(".toml") and _PRESETS in parts[:-1]:
         return "/".join(parts[: parts.index(_PRESETS) + 1]), "beside agentos.toml it decides how programs are started"
     for number, part in enumerate(parts, 1):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from msgspec import Struct
 
-from .nested_repositories import printable_path, walk
+from .nested_repositories import Walk, printable_path
 
 MAX_ENTRIES = 100_000  # of a workspace that are looked at
 UNUSED = ".sample"  # the end of names of hooks that git doesn't run, which tools link to save room
@@ -35,7 +35,7 @@ class HardLinks(Struct, frozen=True):
             held = [path for path in paths if not path.endswith(UNUSED) and not protected.isdisjoint(_places(path))]
             free = [path for path in paths if protected.isdisjoint(_places(path))]
             if held and (free or (self.outside[file] and not self.whole)):
-                where = f"only the first {MAX_ENTRIES} files were looked at"
+                where = f"only the first {MAX_ENTRIES} files were looked at, and none that lie too deep"
                 if free:
                     where = f"{printable_path(free[0])} is the same file"
                 raise Linked(
@@ -56,17 +56,17 @@ class HardLinks(Struct, frozen=True):
 
 def find_hard_links(top: str) -> HardLinks:
     """Look through a directory. Blocks. ``OSError`` if it is unreadable."""
-    paths, names, whole = dict[tuple[int, int], list[str]](), dict[tuple[int, int], int](), True
-    for seen, (path, entry) in enumerate(walk(top), 1):
+    paths, names, walk = dict[tuple[int, int], list[str]](), dict[tuple[int, int], int](), Walk(top)
+    for seen, (path, entry) in enumerate(walk, 1):
         if seen > MAX_ENTRIES:
-            whole = False
+            walk.whole = False
             break
         with contextlib.suppress(FileNotFoundError):
             found = entry.stat(follow_symlinks=False)
             if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
                 paths.setdefault((found.st_dev, found.st_ino), []).append(path)
                 names[found.st_dev, found.st_ino] = found.st_nlink
-    return HardLinks(paths, {file: names[file] - len(each) for file, each in paths.items()}, whole)
+    return HardLinks(paths, {file: names[file] - len(each) for file, each in paths.items()}, walk.whole)
 
 
 def _places(path: str) -> Iterator[str]:

@@ -85,6 +85,7 @@ class Build:
         self._made: dict[int, _Made] = {}
         self._dropped: list[str] = []
         self._copied = Amount()  # by all COPYs and ADDs
+        self._known: layers.Digests = {}
         self._stamps: dict[int, str] = {}  # by the lines of COPYs, of their files when their digest was made
         self._changed = False  # since then: what follows isn't what its key says, and isn't kept
 
@@ -101,7 +102,7 @@ class Build:
             raise BadArchive(f"NAME: expected {NAME_RULE}, got {name!r}")
         plans = plan_build(file, self._images, self._options.arguments, self._options.target, self._options.root)
         with contextlib.ExitStack() as stack, beneath.open_top(os.path.realpath(context)) as top:
-            files = Files(top, self._options.bounds, _read_ignore(top))
+            files = Files(top, self._options.bounds, self._known, _read_ignore(top))
             self._check_sources(plans, files)
             for plan in plans:
                 new = stack.enter_context(self._images.make())
@@ -184,11 +185,11 @@ class Build:
             yield files
         elif stage is not None:
             former = self._made[stage].tree
-            yield Files(former.top, self._options.bounds, owners=former.owners)
+            yield Files(former.top, self._options.bounds, self._known, owners=former.owners)
         else:
             name = find_image(self._images, origin).name
             with _open_image(self._images, name) as place, beneath.open_top(str(place / "root")) as top:
-                yield Files(top, self._options.bounds, owners=read_owners(place))
+                yield Files(top, self._options.bounds, self._known, owners=read_owners(place))
 
     def _do(self, step: Step, key: str, tree: _Tree, origins: Mapping[str, Files]) -> None:
         match step.act:
@@ -295,7 +296,7 @@ class Build:
     def _finish(self, tree: _Tree, name: str, plan: StagePlan) -> Image:
         config, left_out = take_config(plan.state.describe())
         tree.owners.prune(tree.top)
-        files = f"{layers.compute_seal(tree.top).digest}{tree.owners.digest()}"
+        files = f"{layers.compute_seal(tree.top, self._known).digest}{tree.owners.digest()}"
         digest = hashlib.sha256(files.encode() + msgspec.json.encode(config)).hexdigest()
         dropped = [f"FIFOs, sockets and devices aren't taken: {', '.join(self._dropped[:5])}"] if self._dropped else []
         sentences = (*left_out, *plan.state.told, *dropped)

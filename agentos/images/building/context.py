@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -17,11 +18,13 @@ from msgspec import Struct
 from agentos.images.errors import BadArchive
 from agentos.images.owners import Owners
 from agentos.images.unpack import Amount, Bounds
-from agentos.services.snapshots import beneath
+from agentos.services.snapshots import beneath, layers
+from agentos.services.snapshots.layers import Digests
 
 from . import trees
 
 MAX_IGNORE = 1 << 20  # bytes of .dockerignore
+TICK = 20_000_000  # nanoseconds; Linux's clock of files may stand still as long
 MAX_RULES = 1_000  # of them, which are tried on each path
 _WILD = re.compile(r"[*?\[]")
 
@@ -112,10 +115,15 @@ class Source(Struct, frozen=True):
 
 
 class Files:
-    """A directory to copy from; ``owners`` are those of its files, which keep them."""
+    """A directory to copy from; ``owners`` are those of its files, which keep them.
 
-    def __init__(self, top: int, bounds: Bounds, ignore: Ignore | None = None, owners: Owners | None = None) -> None:
-        self.top, self._bounds, self._ignore = top, bounds, ignore
+    ``known`` are digests of files of the whole build: a file and its copies are read for them once.
+    """
+
+    def __init__(
+        self, top: int, bounds: Bounds, known: Digests, ignore: Ignore | None = None, owners: Owners | None = None
+    ) -> None:
+        self.top, self._bounds, self._known, self._ignore = top, bounds, known, ignore
         self.owners = owners if owners is not None else Owners()
 
     def find(self, words: Sequence[str], amount: Amount | None = None) -> Sequence[Source]:
@@ -194,14 +202,23 @@ class Files:
             for item in source.items:
                 what = ""
                 if stat.S_ISREG(item.status.st_mode):
-                    with beneath.open_file(self.top, item.path) as file:
-                        what = beneath.copy(file)
+                    what = self._digest_file(item)
                 elif stat.S_ISLNK(item.status.st_mode):
                     what = _read_link(self.top, item.path)
                 owner = msgspec.structs.replace(self.owners.find(item.path), path=b"")
                 line = f"{item.below!r} {item.status.st_mode:o} {what!r} {owner}\n"
                 total.update(line.encode(errors="surrogatepass"))
         return total.hexdigest()
+
+    def _digest_file(self, item: Item) -> str:
+        if (known := self._known.get(_key(item.status))) is not None:
+            return known
+        with beneath.open_file(self.top, item.path) as file:
+            status, now = os.fstat(file), time.time_ns()
+            found = beneath.copy(file)
+        if status.st_ctime_ns < now - TICK:  # else another content may get the same stamp
+            self._known[_key(status)] = found
+        return found
 
     def stamp(self, sources: Sequence[Source]) -> str:
         """Differs when one of these sources was changed since, without reading it."""
@@ -246,16 +263,24 @@ class Files:
                 os.utime(name, ns=times, dir_fd=above, follow_symlinks=False)
                 return
             with beneath.open_file(self.top, item.path) as file:
-                write_file(above, name, file, mode if mode is not None else item.status.st_mode & 0o777, times)
+                key = _key(os.fstat(file))
+                made = write_file(above, name, file, mode if mode is not None else item.status.st_mode & 0o777, times)
+                if key in self._known and key == _key(os.fstat(file)):
+                    self._known[_key(made)] = self._known[key]
 
 
-def write_file(above: int, name: str, file: int, mode: int, times: tuple[int, int]) -> None:
-    """Make a file with what is left of another one; the name is free."""
+def _key(status: os.stat_result) -> tuple[int, beneath.Stamp]:
+    return status.st_dev, beneath.stamp_of(status)
+
+
+def write_file(above: int, name: str, file: int, mode: int, times: tuple[int, int]) -> os.stat_result:
+    """Make a file with the content of another one; the name is free. Returns its status."""
     fd = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
     try:
-        beneath.copy(file, fd)
+        layers.copy_content(file, fd)
         os.fchmod(fd, mode)
         os.utime(fd, ns=times)
+        return os.fstat(fd)
     finally:
         os.close(fd)
 

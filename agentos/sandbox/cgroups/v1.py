@@ -74,6 +74,7 @@ class Group(Struct, frozen=True):
                 files.create_directory(directory)
                 created.append(directory)
             group._write_limits(limits)
+            group._bound_sockets(_read_memory_limit(self._path("memory", "memory.kmem.tcp.limit_in_bytes")))
             enforced = group.read_limits() if limits != Limits() else EnforcedLimits()
             if weaker := enforced.describe_weaker(limits):
                 raise CgroupError(f"{name}: {weaker}")
@@ -312,6 +313,12 @@ class Group(Struct, frozen=True):
             files.write_value(self._path("cpu", "cpu.cfs_quota_us"), quota)
         if limits.weight is not None:
             files.write_value(self._path("cpu", "cpu.shares"), shares_from_weight(limits.weight))
+
+    def _bound_sockets(self, enclosing: int | None) -> None:
+        """Have buffers of sockets count in the enclosing cgroup, too: Linux counts them only where a limit was set."""
+        path = self._path("memory", "memory.kmem.tcp.limit_in_bytes")
+        if enclosing is not None and _read_memory_limit(path) is None:
+            files.write_value(path, enclosing)
 
     def _enclosing_cpu_quotas(self) -> Sequence[tuple[int, int]]:
         """Quota and period of every enclosing cgroup that has them, up to the mount point of the hierarchy."""

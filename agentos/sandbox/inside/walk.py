@@ -44,7 +44,7 @@ def run_plan(channel: int, has_init: bool) -> NoReturn:
             waiting = LowPriority() if isinstance(steps[-1], s.StandBy) else None
             streams: dict[str, int] = {name: fds.pop(name) for name in ("status", "stdout", "stderr") if name in fds}
             if streams:
-                libc.set_name(shim.NAME)
+                libc.set_title(shim.NAME, shim.NAME)
                 runner.confine_init(steps, streams["status"])
             for step in steps:
                 current = step

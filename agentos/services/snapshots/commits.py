@@ -3,8 +3,9 @@
 Of the layer only the objects and the refs that would be applied are looked at, as copies in a scratch repository, which
 borrows the host's objects. So git runs with a configuration of ours, and can find nothing that the apply doesn't bring;
 confined, as an agent could make use of a fault in it.
-Each object must have the content that its name says, and each ref everything that it needs. The directory isn't read
-but for its refs and objects. Everything blocks.
+Each object must have the content that its name says, and each ref everything that it needs. Git writes where the paths
+in its index say, and doesn't look at these when it reads them: none may lead into .git or out of the work tree. The
+directory isn't read but for its refs and objects. Everything blocks.
 """
 
 import hashlib
@@ -35,12 +36,13 @@ SECONDS = 20.0  # for one command of git
 ALL_SECONDS = 60.0  # for one repository
 TOO_LONG = f"that takes more than {ALL_SECONDS:g} s"
 MAX_MEMORY = 1 << 30  # bytes that git may allocate
-MAX_OUTPUT = 1 << 20  # bytes that one command may say, and as many about errors
+MAX_OUTPUT = 64 << 20  # bytes that one command may say, the paths of an index, and as many about errors
 MAX_BORROWED = 8  # directories of objects
 MAX_OBJECT = 256 << 20  # bytes of one object, unpacked
 MAX_REPOSITORIES = 8
 MAX_REFS = 1000  # of one repository
 MAX_REF_FILE = 16 << 20  # bytes; packed-refs is the largest
+MAX_INDEX = 256 << 20  # bytes
 _PACKED = re.compile(r"^([0-9a-f]{40,64}) (refs/\S+)$", re.MULTILINE)
 _NAME = re.compile(r"(?:ref: \S+|[0-9a-f]{40}(?:[0-9a-f]{24})?)\s*")
 _HEADS, _REPLACE = "refs/heads/", "refs/replace/"
@@ -70,7 +72,7 @@ class Unsound(Exception):
 def find_commits(
     tops: Sequence[int], directory: int, changes: Sequence[Change], since: int
 ) -> tuple[list[Commits], dict[str, str], set[str]]:
-    """The commits in all changes of layers, the newest first, and by ``.git`` why its changes can't be applied.
+    """The commits in all changes of layers, the newest first, and by ``.git`` or index why it can't be applied.
 
     Last the paths of refs that the host has moved after ``since`` and packed, so that their files are gone.
     """
@@ -82,8 +84,9 @@ def find_commits(
         try:
             if number >= MAX_REPOSITORIES:
                 raise Unsound(f"more than {MAX_REPOSITORIES} repositories have changes")
-            told, packed_since = _look(tops, directory, root, own, since)
+            told, packed_since, bad_index = _look(tops, directory, root, own, since)
             found += told
+            unsound |= bad_index
             moved |= {one.path for one in own if one.under is None and one.path in packed_since}
         except (Unsound, OSError) as error:
             unsound[root] = f"its commits can't be checked: {error.strerror if isinstance(error, OSError) else error}"
@@ -92,12 +95,16 @@ def find_commits(
 
 def _is_of_commits(change: Change) -> bool:
     inside = change.path.removeprefix(f"{change.root}/")
-    return change.root.endswith(".git") and inside != change.path and inside.startswith(("objects/", "refs", "packed-"))
+    return (
+        change.root.endswith(".git")
+        and inside != change.path
+        and (inside.startswith(("objects/", "refs", "packed-")) or inside == "index")
+    )
 
 
 def _look(
     tops: Sequence[int], directory: int, root: str, changes: Sequence[Change], since: int
-) -> tuple[Sequence[Commits], AbstractSet[str]]:
+) -> tuple[Sequence[Commits], AbstractSet[str], Mapping[str, str]]:
     until = time.monotonic() + ALL_SECONDS
     packed, loose = _read_host_refs(directory, root)
     theirs, after = {**packed, **loose}, _read_refs_after(tops, root, changes, packed, loose)
@@ -117,6 +124,8 @@ def _look(
         run = partial(_run, scratch, until, uid)
         for pack in _copy_objects(tops, root, changes, scratch / "objects", until):
             run(("index-pack", "--verify", str(pack)), [])
+        indexes = [one for one in changes if one.path == f"{root}/index" and one.what != "deleted"]
+        bad_index = {one.path: why for one in indexes if (why := _find_flaw(tops, one, scratch, run))}
         known = _without(theirs)
         if new:
             run(("rev-list", "--objects", "--quiet", "--stdin"), [*new.values(), *known])
@@ -128,7 +137,7 @@ def _look(
     )
     kept = {f"{_HEADS}{one.branch}" for one in found if not one.dropped}  # these go on from the host's
     told = [msgspec.structs.replace(one, repository=repository) for one in found]
-    return told, {f"{root}/{name}" for name in others - kept}
+    return told, {f"{root}/{name}" for name in others - kept}, bad_index
 
 
 def _count(run: Git, new: Refs, theirs: Refs, known: Sequence[str]) -> Iterator[Commits]:
@@ -237,6 +246,23 @@ def _copy_objects(tops: Sequence[int], root: str, changes: Sequence[Change], obj
     return packs
 
 
+def _find_flaw(tops: Sequence[int], change: Change, scratch: Path, run: Git) -> str:
+    """Why an index can't be applied, such as a path that git itself would never put into one; empty if it can."""
+    try:
+        if change.size > MAX_INDEX:
+            raise Unsound(f"it is larger than {MAX_INDEX >> 20} MiB")
+        with layers.open_file(tops, change.path) as source, open(scratch / "index", "xb") as target:
+            if beneath.copy(source, target.fileno()) != change.content:
+                raise Unsound("the agent changes it at this moment")
+        paths = run(("ls-files", "-z"), []).split("\0")[:-1]
+    except Unsound as error:
+        return f"its paths can't be checked: {error}"
+    for path in paths:
+        if not {"", ".", "..", ".git"}.isdisjoint(path.lower().split("/")) or obeyed.find_alike(path) == ".git":
+            return f"it has the path {ascii(path)[:200]}, to which git would write"
+    return ""
+
+
 def _digest(path: Path, length: int, until: float) -> str:
     """The digest of an unpacked object, in hex; empty if it can't be unpacked."""
     digest = hashlib.sha256() if length == 64 else hashlib.sha1(usedforsecurity=False)
@@ -303,4 +329,4 @@ def _run(scratch: Path, until: float, uid: int, command: Sequence[str], lines: S
             why = last[-1].replace(f"{scratch}/", "")  # it is part of the digest, which must be the same each time
             raise Unsound(f"git {command[0]}: {why[:200]}")
         said.seek(0)
-        return said.read().decode().strip()
+        return said.read().decode(errors="surrogateescape").strip()

@@ -10,16 +10,20 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 from msgspec import Struct
 
 from . import beneath
+from .beneath import Stamp, stamp_of
 
 MAX_PATH = 4000  # bytes; Linux takes 4,095 for a path below a directory
 _OPAQUE = "user.overlay.opaque"
 _XATTRS = ("user.", "security.capability", "system.posix_acl_access", "system.posix_acl_default")
 _FICLONE = 0x40049409  # of linux/fs.h
+Digests = MutableMapping[tuple[int, Stamp], str]
+"""The sha256 of files' contents, in hex, by device and stamp."""
+_NOTHING_KNOWN: Mapping[tuple[int, Stamp], str] = {}
 _NO_CLONE = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
 
 
@@ -103,8 +107,8 @@ def is_whiteout(found: os.stat_result) -> bool:
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 
-def compute_seal(tree: int) -> Seal:
-    """The seal of a layer. What can't be read counts by its size and mode."""
+def compute_seal(tree: int, known: Mapping[tuple[int, Stamp], str] = _NOTHING_KNOWN) -> Seal:
+    """The seal of a layer. What can't be read counts by its size and mode, and what is ``known`` isn't read again."""
     digest, waiting, linked = hashlib.sha256(), [""], set[int]()
     size = paths = 0
     while waiting:
@@ -117,21 +121,22 @@ def compute_seal(tree: int) -> Seal:
                 if found.st_ino not in linked:
                     size += found.st_blocks * 512
                     linked.add(found.st_ino)
-                row = (name, found.st_mode, _describe_content(here, name, found))
+                row = (name, found.st_mode, _describe_content(here, name, found, known))
                 digest.update(f"{row!r}\n".encode(errors="surrogatepass"))
                 if stat.S_ISDIR(found.st_mode):
                     waiting.append(f"{path}/{name}".lstrip("/"))
     return Seal(digest.hexdigest(), os.fstat(tree).st_uid, size, paths)
 
 
-def _describe_content(here: int, name: str, found: os.stat_result) -> str:
+def _describe_content(here: int, name: str, found: os.stat_result, known: Mapping[tuple[int, Stamp], str]) -> str:
     if stat.S_ISLNK(found.st_mode):
         return os.readlink(name, dir_fd=here)
     if not stat.S_ISREG(found.st_mode):
         return str(found.st_rdev)
     try:
         with beneath.open_file(here, name) as file:
-            return f"{found.st_mtime_ns} {beneath.copy(file)}"
+            content = known.get((found.st_dev, stamp_of(found))) or beneath.copy(file)
+            return f"{found.st_mtime_ns} {content}"
     except PermissionError:  # without root the agent may have closed it to its user, and so to us
         return f"{found.st_mtime_ns} {found.st_size}"
 
@@ -219,7 +224,7 @@ def copy_content(source: int, target: int) -> None:
     except OSError as error:
         if error.errno not in _NO_CLONE:
             raise
-        beneath.copy(source, target)
+        beneath.copy_data(source, target)
 
 
 def _read_xattrs(fd: int) -> dict[str, bytes]:

@@ -46,6 +46,8 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
         return f"{top}/{inside[0]}", "git obeys it"
     if (found := find_obeyed(path)) is not None:
         return found[0], f"{found[1]} obeys it"
+    if parts[-2:] == [".jj", "repo"] and kind != "directory":
+        return path, "Jujutsu obeys the repository that it names"
     if path.endswith(".toml") and _PRESETS in parts[:-1]:
         return "/".join(parts[: parts.index(_PRESETS) + 1]), "beside agentos.toml it decides how programs are started"
     for number, part in enumerate(parts, 1):
@@ -53,12 +55,12 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
             return "/".join(parts[:number]), "git takes a directory with such names for a repository, and obeys it"
     if target is not None and leads_out(path, target):
         return path, "a link that leads out of the directory"
-    if (name := _find_alike(path)) is not None:
+    if (name := find_alike(path)) is not None:
         return path, f"other file systems take a part of it for {name}, which programs obey"
     return None
 
 
-def _find_alike(path: str) -> str | None:
+def find_alike(path: str) -> str | None:
     """The obeyed name that macOS or Windows would take a part of this path for, which isn't one on Linux."""
     if _UNLIKE.search(path) is None:
         return None

@@ -257,7 +257,10 @@ class Overlays:
             made, unsound, moved = list[Commits](), dict[str, str](), set[str]()
             if not by_agent:
                 made, unsound, moved = commits.find_commits(layers, directory, found, record.since)
-            found = [changes.mark(one, unsound.get(one.root, ""), one.path in moved) for one in found]
+            found = [
+                changes.mark(one, unsound.get(one.root) or unsound.get(one.path, ""), one.path in moved)
+                for one in found
+            ]
             chosen = [one for one in changes.select(found, paths) if record.declined.get(one.path) != one.identity]
             texts = text.Texts(layers, directory).describe_all(chosen) if with_texts else {}
         roots = {one.root for one in chosen}

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import re
 import resource
 import signal
 import socket
@@ -145,10 +146,10 @@ def _fill_queue() -> None:
             call("rt_sigqueueinfo", os.getpid(), number, info)
 
 
-def command_line_of_pid1(targets: Targets) -> Result:
+def command_line_of_pid1(_: Targets) -> Result:
     text = read_some("/proc/1/cmdline")
-    told = [word for word in targets["private_words"] if word.encode() in text]
-    return escaped(f"it tells {told}") if told else blocked("it tells nothing of the host")
+    told = re.findall(rb"/|\d+", text)
+    return escaped(f"it tells {told}") if told else blocked("it names no path and no process of the host")
 
 
 CHECKS = (
@@ -159,5 +160,5 @@ FURTHER = (
     Check("proc", memory_of_pid1_by_call, "process_vm_writev, kcmp, move_pages on PID 1", "seccomp; shim not dumpable"),
     Check("proc", stop_pid1, "stop or kill PID 1 by forged signals", "PID 1 takes orders from outside only"),
     Check("proc", give_orders_to_pid1, "orders to PID 1 from a sender that isn't named", "seccomp: no such signal"),
-    Check("proc", command_line_of_pid1, "the host's paths in /proc/1/cmdline", "the zygote has no arguments that tell"),
+    Check("proc", command_line_of_pid1, "the host's paths in /proc/1/cmdline", "PID 1 takes another title"),
 )

@@ -12,7 +12,7 @@ import pytest
 from agentos.services.files.as_user import Identity, acting_as
 from agentos.userland.cli.common import Failed
 from agentos.userland.cli.files.copied import Copied
-from agentos.userland.cli.files.copy_in import add_file, add_path
+from agentos.userland.cli.files.copy_in import MAX_DEPTH, add_file, add_path
 from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
 from tests.support.commands import run_agentos_bytes
@@ -218,6 +218,22 @@ def test_a_directory_that_can_not_be_read_ends_the_copy(tmp_path: Path, monkeypa
         acting_as(Identity(65534, 65534) if os.geteuid() == 0 else None),  # root reads all
     ):
         add_path(file, ".", "copy", Copied())
+
+
+def test_what_lies_too_deep_is_told_and_the_rest_copied(tmp_path: Path) -> None:
+    """An agent may have made any number of levels, more than Python's stack or the limit of open files takes."""
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "/".join("d" * (MAX_DEPTH + 2))).mkdir(parents=True)
+    copied, out = Copied(), io.BytesIO()
+
+    with tarfile.open(fileobj=out, mode="w|") as file:
+        add_path(file, str(tmp_path), "copy", copied)
+
+    assert copied.skipped == ["…/d: it lies more than 200 directories deep"]
+    out.seek(0)
+    with tarfile.open(fileobj=out) as file:
+        names = file.getnames()
+    assert (len(names), "copy/a.txt" in names) == (MAX_DEPTH + 2, True)
 
 
 def test_a_full_jail_is_told(kernel: Kernel, agentos: Agentos, box: AgentOSClient, tmp_path: Path) -> None:

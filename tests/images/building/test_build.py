@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 
 from agentos.images import store as store_module
 from agentos.images.building.build import Build, Options
-from agentos.images.building.context import Ignore
+from agentos.images.building.context import TICK, Ignore
 from agentos.images.building.dockerfile import BadDockerfile, Instruction, parse
 from agentos.images.building.plan import Run
 from agentos.images.building.state import DEFAULT_PATH
@@ -29,6 +30,7 @@ from agentos.images.store import Image, Images
 from agentos.images.unpack import Bounds
 from agentos.userland.cli.main import cli
 from tests.support.images import DIRECTORY, LINK, entry, make_tar
+from tests.support.kernel import until
 
 BASE = make_tar(
     [
@@ -387,11 +389,32 @@ def test_no_pattern_takes_exponential_time(pattern: str) -> None:
     """Linux ends it after 20 seconds of a processor."""
     program = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
-        "from agentos.images.building.context import Ignore\n"
+        "from agentos.images.building.context import TICK, Ignore\n"
         "paths = 'a' * 255, 'a' * 4000, 'a/' * 2000, 'aaaaaaa/' * 400\n"
         "assert not any(map(Ignore(sys.argv[1]).hides, paths))"
     )
     assert subprocess.run([sys.executable, "-W", "error", "-c", program, pattern], check=False).returncode == 0
+
+
+def test_a_file_of_holes_is_read_once_and_its_copies_are_holes(store: Images, context: Path) -> None:
+    size = 32 << 20
+    os.truncate(context / "a.txt", size)
+    made = (context / "a.txt").stat().st_ctime_ns
+    until(lambda: time.time_ns() > made + 2 * TICK, "the file has a stamp of its own")
+    before = count_read()
+
+    build(store, context, "FROM scratch AS one\nCOPY a.txt /\nFROM scratch\nCOPY --from=one a.txt /b\n")
+
+    assert count_read() - before < 2 * size
+    opened = store.open("made")
+    copy = (Path(opened.path) / "b").stat()
+    opened.close()
+    assert (copy.st_size, copy.st_blocks < 100) == (size, True)
+
+
+def count_read() -> int:
+    """The bytes that this process has read, also from memory."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def test_files_that_change_during_a_build_are_in_no_step_that_is_kept(store: Images, context: Path) -> None:

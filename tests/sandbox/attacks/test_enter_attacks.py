@@ -45,7 +45,7 @@ def connected(pid):
     except OSError: return set()
 
 def ours(pid):
-    try: return b'zygote' in open(f'/proc/{pid}/cmdline', 'rb').read()
+    try: return open(f'/proc/{pid}/cmdline', 'rb').read().rstrip(b'\\0') == b'agentos-init'
     except OSError: return False
 
 seen, won, foreign, devices = set(), set(), set(), set()

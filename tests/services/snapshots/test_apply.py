@@ -207,6 +207,11 @@ OBEYED = {
     ".git/lazygit.yml": ".git/lazygit.yml",
     "sub/.config/hk.pkl": "sub/.config/hk.pkl",
     "captainhook.json": "captainhook.json",
+    # files that say where the configuration is
+    ".hg/sharedpath": ".hg/sharedpath",
+    "sub/.sl/requires": "sub/.sl/requires",
+    "sub/.jj/repo": "sub/.jj/repo",
+    "sub/.pdbrc": "sub/.pdbrc",
     "bare/refs/x": "bare/refs",
     "presets/claude-code.toml": "presets",
     "sub/presets/node.toml": "sub/presets",

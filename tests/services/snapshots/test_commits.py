@@ -295,6 +295,37 @@ async def test_of_objects_only_those_and_their_packs_are_applied(overlaid: Overl
     git(overlaid.project, "fsck", "--strict")
 
 
+def forge_index(place: Path, name: str) -> None:
+    """An index of version 2 with one path more, which ``git update-index`` would refuse."""
+    path = place / ".git/index"
+    data, blob = path.read_bytes()[:-20], bytes.fromhex(git(place, "rev-parse", "HEAD:first"))
+    entry = struct.pack(">10I20sH", *[0] * 6, 0o100755, 0, 0, 0, blob, len(name.encode())) + name.encode()
+    count = int.from_bytes(data[8:12])
+    data = data[:8] + (count + 1).to_bytes(4) + entry.ljust(len(entry) // 8 * 8 + 8, b"\0") + data[12:]
+    path.write_bytes(data + hashlib.sha1(data, usedforsecurity=False).digest())
+
+
+async def test_an_index_by_which_git_would_write_a_hook_is_not_applied(overlaid: Overlaid) -> None:
+    """Git checks no path of an index that it reads: ``git checkout -- .`` writes each where it says."""
+    git(overlaid.project, "init", "-q", "-b", "main")
+    commit(overlaid.project, "first")
+
+    copy = await let_work(overlaid, lambda copy: commit(copy, "second"))
+    sound = (copy / ".git/index").read_bytes()
+    for path in (".git/hooks/post-checkout", ".GIT/x", "../x", "/tmp/x", ".git./x"):
+        forge_index(copy, path)
+        shutil.copy(copy / ".git/index", overlaid.tree / ".git/index")
+        [why] = [one.blocked for one in (await overlaid.diff()).changes if one.path == ".git/index"]
+        assert "to which git would write" in why, path
+        (copy / ".git/index").write_bytes(sound)
+
+    done = await overlaid.apply(also=[".git"])
+
+    assert [*done.left] == [".git/index"]
+    assert git(overlaid.project, "rev-parse", "HEAD") == git(copy, "rev-parse", "HEAD")
+    assert git(overlaid.project, "ls-files") == "first"
+
+
 @pytest.mark.parametrize("name", ["COMMIT_EDITMSG", "FETCH_HEAD", "logs/HEAD", "refs/heads/x", "objects/ab", "index"])
 async def test_a_link_in_a_repository_has_to_be_named(overlaid: Overlaid, name: str) -> None:
     """Git writes through it: a commit would replace any file of the operator's by its message."""

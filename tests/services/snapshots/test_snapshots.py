@@ -46,6 +46,21 @@ def test_a_kernel_that_is_killed_leaves_a_whole_snapshot_or_none(place: Path, ve
     assert int(done.stdout) > 2 * EVERY
 
 
+async def test_a_call_on_a_giant_of_holes_ends_when_nothing_waits_for_it(taking: Taking) -> None:
+    """To read a TiB of zeros takes half an hour, in a thread that a kernel would wait for at its end."""
+    os.truncate(taking.overlaid.write("giant", ""), 1 << 40)
+    before = taking.list_layers()
+
+    async with trio.open_nursery() as call:
+        call.start_soon(taking.take, "one", True)
+        while taking.list_layers() == before:
+            await trio.sleep(0.01)
+        call.cancel_scope.cancel()
+
+    assert await taking.snapshots.list(NAME) == []
+    assert taking.list_layers() == before
+
+
 @pytest.mark.parametrize("runs", [True, False])
 async def test_what_is_written_later_is_not_in_a_snapshot(taking: Taking, runs: bool) -> None:
     taking.overlaid.write("a.txt", "one\n")

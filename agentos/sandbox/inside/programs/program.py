@@ -44,7 +44,7 @@ def exec_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: 
     messages.wait_for_go(control)
     if isinstance(step, s.RunScript):
         ready = script.read_script(step)
-        script.set_process_title(step.argv)
+        libc.set_title(os.path.basename(step.argv[0]), "python3", *step.argv)
         control.close()  # as an exec does: it tells the kernel that the program runs
         raise ready
     for number in _IGNORED_SIGNALS:

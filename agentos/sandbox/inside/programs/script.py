@@ -11,7 +11,6 @@ trusted.
 """
 
 import builtins
-import ctypes
 import functools
 import gc
 import importlib.machinery as machinery
@@ -72,7 +71,7 @@ def preload(package: str) -> None:
     sys.stderr = _open_stream(2, "w", "backslashreplace")
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
     os.environ.clear()  # filled by run()
-    _argv_range()
+    libc.find_argv()
     _own_modules()
 
 
@@ -200,20 +199,3 @@ def _restore_signals() -> None:
     if signal.SIGINT in _IGNORED_BY_OTHERS:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     libc.set_signal_mask(blocked=False)
-
-
-def set_process_title(argv: tuple[str, ...]) -> None:
-    """Set the process name and the command line in /proc, as far as there is room."""
-    libc.set_name(os.path.basename(argv[0]))
-    begin, end = _argv_range()
-    text = b"\0".join([b"python3", *map(os.fsencode, argv)])[: end - begin - 1]
-    ctypes.memset(begin, 0, end - begin)
-    ctypes.memmove(begin, text, len(text))
-
-
-@functools.cache
-def _argv_range() -> tuple[int, int]:
-    """The address range from which the kernel reads our command line."""
-    with open("/proc/self/stat", encoding="utf-8") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return int(fields[45]), int(fields[46])

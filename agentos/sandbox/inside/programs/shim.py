@@ -54,7 +54,7 @@ def leave(control: socket.socket) -> socket.socket:
     try:
         program_end.close()
         data, (status, *groups) = messages.receive_packet(init, _MAX_STEPS_BYTES)
-        libc.set_name(NAME)
+        libc.set_title(NAME, NAME)
         identity.enter_cgroups(groups)
         for current in decode(data):
             STEPS[type(current)](current)

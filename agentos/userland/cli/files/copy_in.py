@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 from binascii import b2a_base64
 from select import select
-from typing import IO, NoReturn
+from typing import IO
 
 from agentos.userland.cli.common import Failed, agent_fields
 from agentos.userland.whole_files import write_all
@@ -22,6 +22,7 @@ from agentos_sdk.terminal import Terminal
 from .copied import Copied
 
 PIECE = 48 << 10  # bytes that are sent at a time
+MAX_DEPTH = 200  # directories below the source, each of which is held open
 LINE_BYTES = 3000  # bytes in one line of base64: a terminal takes lines of up to 4095 characters
 READY = "agentos-cp-ready"
 UNPACK = f'set -o pipefail; stty -echo; echo {READY}; base64 -d | tar --no-same-owner -xf - -C "$1"'
@@ -122,11 +123,7 @@ def add_path(archive: tarfile.TarFile, source: str, top: str, copied: Copied) ->
         fd = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if stat.S_ISDIR(os.fstat(fd).st_mode):
-                for place, directories, names, within in os.fwalk(".", onerror=fail, dir_fd=fd):
-                    path = posixpath.normpath(posixpath.join(top, place))
-                    archive.addfile(make_entry(path, os.fstat(within).st_mode, tarfile.DIRTYPE))
-                    for name in (*names, *(name for name in directories if is_link(name, within))):
-                        add_name(archive, f"{path}/{name}", name, within, copied)
+                add_tree(archive, fd, top, copied)
             else:
                 add_open(archive, top, fd, copied)
         finally:
@@ -135,8 +132,22 @@ def add_path(archive: tarfile.TarFile, source: str, top: str, copied: Copied) ->
         raise Failed(f"{error.filename or source}: {error.strerror or error}") from None
 
 
-def fail(error: OSError) -> NoReturn:
-    raise error
+def add_tree(archive: tarfile.TarFile, within: int, path: str, copied: Copied, depth: int = 0) -> None:
+    """Add a directory with all that is in it, but for what lies too deep: an agent may make any number of levels."""
+    archive.addfile(make_entry(path, os.fstat(within).st_mode, tarfile.DIRTYPE))
+    with os.scandir(within) as found:
+        entries = [(one.name, one.is_dir(follow_symlinks=False)) for one in found]
+    for name, is_directory in entries:
+        if not is_directory:
+            add_name(archive, f"{path}/{name}", name, within, copied)
+        elif depth == MAX_DEPTH:
+            copied.skip(f"…/{name}", f"it lies more than {MAX_DEPTH} directories deep")
+        else:
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+            try:
+                add_tree(archive, below, f"{path}/{name}", copied, depth + 1)
+            finally:
+                os.close(below)
 
 
 def is_link(name: str, within: int) -> bool:

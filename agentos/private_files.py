@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _HELD_PATH = re.compile(r"/proc/self/fd/[0-9]+(?=/|\Z)")
+_NOT_REGULAR = "is not a regular file: move it away"
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _CHOOSE_ANOTHER = "choose another directory with --state-dir"
 
@@ -93,6 +94,8 @@ def open_file(path: Path, flags: int) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _unsafe(path, "is a symlink: remove it") from None
+        if error.errno in {errno.EISDIR, errno.ENXIO}:  # a directory; a socket, or a FIFO without a reader
+            raise _unsafe(path, _NOT_REGULAR) from None
         raise OSError(error.errno, error.strerror, display_path(path)) from None
     try:
         _check_file(os.fstat(fd), path)
@@ -160,7 +163,7 @@ def _check_file(status: os.stat_result, path: Path) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise _unsafe(path, "is a symlink: remove it")
     if not stat.S_ISREG(status.st_mode):
-        raise _unsafe(path, "is not a regular file: move it away")
+        raise _unsafe(path, _NOT_REGULAR)
     if status.st_uid != os.geteuid():
         why = f"belongs to uid {status.st_uid}, and the kernel runs as uid {os.geteuid()}: move it away"
         raise _unsafe(path, why)

@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -163,10 +164,15 @@ def test_a_hard_link_is_not_truncated(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_text() == "precious"
 
 
-def test_a_fifo_in_the_place_of_a_file_does_not_make_the_kernel_wait(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "note")
+def test_what_is_no_file_is_refused_however_it_is_opened_and_without_a_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "directory").mkdir()
+    os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
 
-    assert "is not a regular file" in reason(lambda: read_file(tmp_path / "note"))
+    for name in ("fifo", "directory", "socket"):
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_CREAT):
+            said = reason(partial(open_file, tmp_path / name, flags))
+            assert said == f"{tmp_path}/{name}: is not a regular file: move it away"
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can give a file to another uid")

@@ -202,7 +202,7 @@ def _load_assignments(path: Path, ids: range) -> dict[str, int]:
             raise ValueError(f"{outside[0]} is not in the range {ids[0]}+{len(ids)}")
     except FileNotFoundError:
         pass
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise HostIdError(
             f"{display_path(path)} is damaged ({error}): restore it, or remove it together with the kept workspaces, "
             "because their files belong to the uids in it"

@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+from agentos.userland.cli.common import Failed
 
-class NoHome(OSError):
+
+class NoHome(Failed):
     """The user has no home directory, as in many containers; the text says what to set."""
 
 
@@ -32,4 +34,4 @@ def _directory(variable: str, below: str) -> Path:
     try:
         return home() / below
     except NoHome as error:
-        raise NoHome(f"{error} or {variable}") from None
+        raise NoHome(f"{error.message} or {variable}") from None

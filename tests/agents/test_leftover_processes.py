@@ -52,7 +52,9 @@ def test_a_run_that_was_killed_is_cleared_away_by_the_next(tmp_path: Path, monke
     second.end()
 
 
-@pytest.mark.parametrize("note", ["", "{}", "[1]", '{"id": 1}', "\udcff"])
+@pytest.mark.parametrize(
+    "note", ["", "{}", "[1]", '{"id": 1}', '{"id": "a", "directory": []}', "[" * 100_000, "\udcff"]
+)
 def test_a_broken_note_of_the_last_run_is_no_hindrance(tmp_path: Path, note: str) -> None:
     (tmp_path / "run.json").write_bytes(os.fsencode(note))
 

@@ -1,5 +1,6 @@
 """Without a standard stream, or a home directory, a command works or fails in a line."""
 
+import os
 import pwd
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from agentos.userland.cli.main import cli
 from agentos.userland.directories import NoHome, config_home, home, state_home
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel
@@ -93,6 +96,24 @@ def test_a_user_without_a_home_is_told_what_to_set(
     monkeypatch.delenv(variable)
     monkeypatch.setenv("HOME", "/y")
     assert find() == Path("/y", below)
+
+
+@pytest.mark.parametrize("command", [["recordings", "ls"], ["storage"], ["doctor"]], ids=" ".join)
+def test_a_command_says_in_a_line_that_there_is_no_home(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    done = CliRunner().invoke(cli, command)
+
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"agentos: uid {os.getuid()} has no home directory here: set HOME or XDG_STATE_HOME\n"
 
 
 def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback() -> None:

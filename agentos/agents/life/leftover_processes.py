@@ -5,7 +5,6 @@ were started with. Between processes of one uid this finds careless programs, no
 """
 
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -15,10 +14,10 @@ import tempfile
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import trio
 from attrs import define, field
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from agentos.kernel.wire.listener import MAX_PATH_BYTES
 from agentos.private_files import check_parents, read_file, replace_file
@@ -47,12 +46,12 @@ class Run(Struct, frozen=True):
         Raises ``OSError`` if other users can change the record or the directory for sockets.
         """
         note = state_dir / "run.json"
-        with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
-            cls(**json.loads(read_file(note))).end()
+        with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):  # the last two: it is damaged
+            msgspec.json.decode(read_file(note), type=cls).end()
         base = runtime_base()
         check_parents(Path(base, "agentos"))
         run = cls(secrets.token_hex(8), tempfile.mkdtemp(prefix="agentos-", dir=base))  # mode 0700
-        replace_file(note, json.dumps(asdict(run)))
+        replace_file(note, msgspec.json.encode(run))
         return run
 
     def end(self) -> Sequence[int]:

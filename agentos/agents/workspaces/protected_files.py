@@ -29,6 +29,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from agentos.private_files import read_file, replace_file
 from agentos.protected_names import IN_GIT, OBEYED, STUBS, WATCHED
 from agentos.sandbox.files.root_files import WORKSPACE
@@ -82,8 +84,8 @@ class Stubs:
     def sweep(self) -> None:
         """Remove the stubs that a killed kernel left. Those that can't be removed now stay recorded."""
         try:
-            self._made = json.loads(read_file(self._record))
-        except (FileNotFoundError, ValueError):
+            self._made = msgspec.json.decode(read_file(self._record), type=dict[str, list[str]])
+        except (FileNotFoundError, ValueError, RecursionError):
             return
         for directory in list(self._made):
             with contextlib.suppress(OSError):

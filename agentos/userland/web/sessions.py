@@ -93,7 +93,7 @@ class Sessions:
     def load(cls, place: Path, run: str, listens: str) -> "Sessions":
         """The sessions of the last run at the same addresses; none if the file is missing or damaged."""
         sessions = cls(place, run, listens)
-        with suppress(FileNotFoundError, ValueError):  # msgspec's errors are ValueErrors
+        with suppress(FileNotFoundError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
             stored = msgspec.json.decode(read_file(place / FILE), type=list[dict[str, Any]])
             for one in stored:
                 if (level := one.pop("level", None)) is not None:  # as sessions were written before links had roles

@@ -238,6 +238,14 @@ async def test_nothing_is_swept_away_where_a_link_leads_by_now(place: Path) -> N
     assert os.listdir(place / "victim" / "inner") == [".envrc"]
 
 
+def test_a_damaged_record_of_stubs_is_taken_as_none(place: Path) -> None:
+    record = place / "state" / "stubs.json"
+
+    for text in ("5", "[]", '{"/": 5}', '{"/": [5]}', "[" * 100_000, '{"/": ' + "[" * 100_000):
+        record.write_text(text)
+        Stubs(record).sweep()
+
+
 @pytest.mark.parametrize("link", ["workspaces", "workspaces/a"])
 async def test_no_workspace_is_kept_where_a_symlink_in_the_state_directory_leads(
     workspaces: Workspaces, place: Path, link: str

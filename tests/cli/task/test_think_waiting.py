@@ -86,10 +86,11 @@ def test_only_so_many_conversations_of_such_a_size_are_kept(home: Path, monkeypa
 def test_a_file_that_is_no_conversation_is_an_error(home: Path) -> None:
     save_conversation(Conversation())
     [file] = directory().iterdir()
-    file.write_text('{"messages": 5, "else": 1}')
+    for text in ('{"messages": 5, "else": 1}', "[" * 100_000):
+        file.write_text(text)
 
-    with pytest.raises(Failed, match="is no conversation: remove it"):
-        load_conversation()
+        with pytest.raises(Failed, match="is no conversation: remove it"):
+            load_conversation()
 
 
 def test_a_directory_that_can_not_be_written_is_said_and_no_error(

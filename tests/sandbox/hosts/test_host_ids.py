@@ -189,6 +189,7 @@ async def test_ids_that_a_file_leaves_out_are_given_first(tmp_path: Path, regist
         '{"name": "a", "id": 1610612736}\n{"name": "a", "id": 1610612737}',
         '{"name": "a", "id": 1610612736}\n{"name": "b", "i',
         "\xff",
+        "[" * 100_000,
     ],
 )
 def test_a_damaged_file_is_an_error_that_names_it_and_stays_as_it_is(

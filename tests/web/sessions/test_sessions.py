@@ -177,6 +177,7 @@ def test_damaged_sessions_log_no_browser_in(place: Path) -> None:
         '[{"digest": "x"}]',
         "[1]",
         "{",
+        '[{"id":' + "[" * 100_000,
         '[{"id":"a","secret":"b","role":"root","until":null,"listens":"127.0.0.1 1","started":1,"used":9e99}]',
     ):
         (place / FILE).write_text(damaged)

@@ -55,7 +55,7 @@ def load_conversation() -> Conversation:
         return Conversation(**json.loads(path.read_text()))
     except OSError as error:
         raise Failed(f"-c: {path}: {error.strerror}") from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise Failed(f"-c: {path} is no conversation: remove it") from None
 
 

@@ -49,6 +49,7 @@ set -eu
 useradd --system agentos
 mkdir -p /var/lib/agentos
 mount -t tmpfs tmpfs /var/lib/agentos # what kernels of root have left on the host, systemd would give to that user
+rm -rf /etc/systemd/system/agentos.service* # one that this machine has would go before
 mkdir -p /opt/agentos/bin /etc/agentos
 ln -s {ours} /opt/agentos/bin/agentos
 cp {tree} /etc/agentos/agentos.toml

@@ -1,6 +1,7 @@
 """Sandboxes for tests: plans of this host's, programs in them, and what they left behind."""
 
 import contextlib
+import gc
 import itertools
 import os
 import sys
@@ -142,7 +143,8 @@ class Belongings:
 
     @classmethod
     def now(cls) -> "Belongings":
-        """As soon as the descriptors of ended sandboxes are closed: a thread does it."""
+        """Once the thread has closed the descriptors of ended sandboxes, and what earlier tests left is freed."""
+        gc.collect()
         while any(closer.busy for closer in cls.closers):
             time.sleep(0.001)
         zombie = None

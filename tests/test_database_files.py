@@ -164,7 +164,9 @@ async def test_a_file_that_another_program_writes_to_is_waited_for_and_then_refu
 async def test_a_place_where_no_file_can_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
 
-    for path, told in (("directory", "Is a directory"), ("missing/agentos.db", "No such file or directory")):
+    missing = "No such file or directory: choose another directory with --state-dir"
+    for path, told in (("directory", "is not a regular file: move it away"), ("missing/agentos.db", missing)):
         with pytest.raises(DatabaseError) as caught:
             await opened(tmp_path / path, {})
-        assert str(caught.value) == f"{tmp_path / path}: {told}: choose another directory with --state-dir"
+        assert told in str(caught.value)
+        assert str(tmp_path / path) in str(caught.value)

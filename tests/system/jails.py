@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, running, stat_of, until
 from tests.system.agents import lines, up, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,14 +69,25 @@ def _mounted(controller: str) -> str:
     raise AssertionError(f"no {controller} hierarchy is mounted")
 
 
-def groups_left(pid: int) -> list[str]:
-    """The control groups that a kernel with this pid has made, wherever they are."""
+def groups_left(pid: int, birth: int | None = None) -> list[str]:
+    """The control groups that a kernel has made, wherever they are. ``birth`` is its own, once it has ended.
+
+    An earlier kernel with the same pid may have been killed together with what would have removed its groups.
+    """
+    if birth is None:
+        birth = birth_of(pid)
     return [
         os.path.join(directory, name)
         for directory, names, _ in os.walk("/sys/fs/cgroup")
         for name in names
-        if re.fullmatch(rf"agentos-[0-9a-f]+-\d+-{pid}-\d+", name)
+        if re.fullmatch(rf"agentos-[0-9a-f]+-\d+-{pid}-{birth}", name)
     ]
+
+
+def birth_of(pid: int) -> int:
+    status = stat_of(pid)
+    assert status is not None, f"{pid} is gone"
+    return status[2]
 
 
 def loops_in(place: Path) -> list[str]:

@@ -12,7 +12,7 @@ from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, marked, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import ask, info, known, relay, up, write, written
-from tests.system.jails import copies_of_zygotes, crippled, groups_left, loops_in, said, zygotes_of
+from tests.system.jails import birth_of, copies_of_zygotes, crippled, groups_left, loops_in, said, zygotes_of
 
 SLEEP = ["sleep", "1000"]
 DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
@@ -24,18 +24,22 @@ class Traces:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.pid, self.run_id = kernel, kernel.pid, kernel.run_id
+        self._birth = birth_of(kernel.pid)
 
     def left(self) -> list[object]:
         place = self.kernel.place
         mounts = Path("/proc/mounts").read_text().splitlines()
         return [
             *marked(f"AGENTOS_RUN_ID={self.run_id}"),
-            *groups_left(self.pid),
+            *self.groups(),
             *loops_in(place),
             *[line for line in mounts if str(place) in line],
             *[name for name in os.listdir(place) if name.startswith("agentos-")],
             *copies_of_zygotes(self.pid),
         ]
+
+    def groups(self) -> list[str]:
+        return groups_left(self.pid, self._birth)
 
     def wait_gone(self) -> None:
         """Wait until nothing is left; fails with what is left in the end."""
@@ -173,7 +177,7 @@ def test_what_remains_when_both_are_killed_goes_with_the_next_start(own_kernel: 
     kernel.start_again()
 
     assert runtime.isdisjoint(os.listdir(kernel.place))
-    until(lambda: not groups_left(traces.pid), "its control groups are removed")
+    until(lambda: not traces.groups(), "its control groups are removed")
     until(lambda: not marked(f"AGENTOS_RUN_ID={traces.run_id}"), "its processes have ended")
     kernel.stop()
 
@@ -187,7 +191,7 @@ def test_the_next_kernel_may_start_at_once(own_kernel: OwnKernel) -> None:
         kernel.process.kill()
         kernel.process.wait()
         kernel.start_again()
-        assert not groups_left(traces.pid)
+        assert not traces.groups()
     kernel.stop()
 
 

@@ -58,7 +58,7 @@ def test_with_a_name_or_an_id_it_shows_one_agent(kernel: Kernel, agentos: Agento
         r"^processes  rss [\d.]+M, pss [\d.]+M, address space [\d.]+M; 1 thread, \d descriptors$", shown.stdout, re.M
     )
     assert re.search(
-        r"^calls      none\nmodel      not used\nsource     (?!nothing).+\nhistory    \d+ samples? in ",
+        r"^calls      none\nmodel      not used\nsource     (?!nothing).+\n(?: .+\n)*history    \d+ samples? in ",
         shown.stdout,
         re.M,
     )

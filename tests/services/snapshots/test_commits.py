@@ -326,7 +326,7 @@ async def test_an_index_by_which_git_would_write_a_hook_is_not_applied(overlaid:
     assert git(overlaid.project, "ls-files") == "first"
 
 
-@pytest.mark.parametrize("name", ["COMMIT_EDITMSG", "FETCH_HEAD", "logs/HEAD", "refs/heads/x", "objects/ab", "index"])
+@pytest.mark.parametrize("name", ["COMMIT_EDITMSG", "FETCH_HEAD", "logs/HEAD", "refs/heads/x", "objects/xy", "index"])
 async def test_a_link_in_a_repository_has_to_be_named(overlaid: Overlaid, name: str) -> None:
     """Git writes through it: a commit would replace any file of the operator's by its message."""
     git(overlaid.project, "init", "-q", "-b", "main")

@@ -1,8 +1,13 @@
 """Structs that threads decode: msgspec learns them here, where their modules are imported and there is one thread."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
+
+from agentos.private_files import read_file
+
+T = TypeVar("T")
 
 
 def learn(*kinds: Any) -> None:
@@ -13,3 +18,14 @@ def learn(*kinds: Any) -> None:
     """
     for kind in kinds:
         msgspec.json.Decoder(kind)
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """The record of this type in a private file.
+
+    Raises ``FileNotFoundError`` and other ``OSError``, and ``msgspec.DecodeError`` if it is damaged in any way.
+    """
+    try:
+        return msgspec.json.decode(read_file(path), type=kind)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None

@@ -25,9 +25,9 @@ from msgspec.structs import replace
 from agentos.agents.tree.event_lines import format_time
 from agentos.database import Database, DatabaseError
 from agentos.database_file import Identity
-from agentos.private_files import display_path, read_file, replace_file
+from agentos.private_files import display_path, replace_file
 from agentos.services.events import KernelKilled
-from agentos.structs import learn
+from agentos.structs import learn, read_json
 from agentos.threads import run_in_thread
 
 log = logging.getLogger("agentos.kernel")
@@ -66,10 +66,10 @@ learn(RunRecord)
 def read_record(state_dir: Path) -> RunRecord | None:
     """The record of the last run; None if there was none. Raises ``OSError`` for an unsafe file. Blocks."""
     try:
-        return msgspec.json.decode(read_file(state_dir / NAME), type=RunRecord)
+        return read_json(state_dir / NAME, RunRecord)
     except FileNotFoundError:
         return None
-    except (msgspec.MsgspecError, ValueError) as error:
+    except msgspec.DecodeError as error:
         path = display_path(state_dir / NAME)
         log.warning("%s: can't be read, so it isn't known how the last kernel ended: %s", path, error)
         return None

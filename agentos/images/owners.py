@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from agentos.private_files import UnsafeFile, display_path, read_file, replace_file
+from agentos.private_files import UnsafeFile, display_path, replace_file
 from agentos.sandbox.host_ids import STORE_IDS
 from agentos.services.snapshots import beneath, layers
-from agentos.structs import learn
+from agentos.structs import learn, read_json
 
 from .errors import BadStore
 
@@ -139,7 +139,7 @@ def read_owners(place: Path) -> Owners:
     owners = Owners()
     with contextlib.suppress(FileNotFoundError):
         try:
-            found = msgspec.json.decode(read_file(place / LIST), type=list[Owner])
+            found = read_json(place / LIST, list[Owner])
         except (msgspec.MsgspecError, UnsafeFile) as error:
             raise BadStore(f"{place}/{LIST} is damaged ({error}): import the image again") from None
         owners._found = {os.fsdecode(one.path): one for one in found}

@@ -26,11 +26,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from agentos.private_files import UnsafeFile, display_path, hold_directory, open_file, read_file, replace_file
+from agentos.private_files import UnsafeFile, display_path, hold_directory, open_file, replace_file
 from agentos.sandbox.files import openat2
 from agentos.sandbox.watch.tree_usage import measure_tree
 from agentos.services.snapshots import beneath
-from agentos.structs import learn
+from agentos.structs import learn, read_json
 
 from .config import ImageConfig
 from .errors import BadArchive, BadStore, NoImage
@@ -306,7 +306,7 @@ def _is_program(root: int, path: str) -> bool:
 
 def _read(place: Path, name: str) -> Image | None:
     try:
-        return msgspec.json.decode(read_file(place / f"{name}.json"), type=Image)
+        return read_json(place / f"{name}.json", Image)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnsafeFile) as error:
@@ -317,7 +317,7 @@ def _read(place: Path, name: str) -> Image | None:
 def _read_step(place: Path, name: str) -> Step | None:
     """A damaged one is as one that isn't there: the step is done again."""
     try:
-        return msgspec.json.decode(read_file(place / STEPS / name), type=Step)
+        return read_json(place / STEPS / name, Step)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 

@@ -146,7 +146,7 @@ class HostIdRegistry:
             claims = [msgspec.json.decode(line, type=Claim) for line in read_file(self._path).splitlines()]
         except FileNotFoundError:
             return []
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise HostIdError(
                 f"{display_path(self._path)} is damaged ({error}): stop all kernels of root and remove it; "
                 "each claims its uids again when it starts"

@@ -20,9 +20,10 @@ from attrs import define, field
 from msgspec import Struct
 
 from agentos.kernel.wire.listener import MAX_PATH_BYTES
-from agentos.private_files import check_parents, read_file, replace_file
+from agentos.private_files import check_parents, replace_file
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.watch.disk import read_tmpfs
+from agentos.structs import read_json
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,8 @@ class Run(Struct, frozen=True):
         Raises ``OSError`` if other users can change the record or the directory for sockets.
         """
         note = state_dir / "run.json"
-        with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):  # the last two: it is damaged
-            msgspec.json.decode(read_file(note), type=cls).end()
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            read_json(note, cls).end()
         base = runtime_base()
         check_parents(Path(base, "agentos"))
         run = cls(secrets.token_hex(8), tempfile.mkdtemp(prefix="agentos-", dir=base))  # mode 0700

@@ -31,11 +31,12 @@ from pathlib import Path
 
 import msgspec
 
-from agentos.private_files import read_file, replace_file
+from agentos.private_files import replace_file
 from agentos.protected_names import IN_GIT, OBEYED, STUBS, WATCHED
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.sandbox.inside import libc
 from agentos.services.files.foreign_files import read_regular
+from agentos.structs import read_json
 
 from . import git_exclude
 from .git_names import GitNames
@@ -84,8 +85,8 @@ class Stubs:
     def sweep(self) -> None:
         """Remove the stubs that a killed kernel left. Those that can't be removed now stay recorded."""
         try:
-            self._made = msgspec.json.decode(read_file(self._record), type=dict[str, list[str]])
-        except (FileNotFoundError, ValueError, RecursionError):
+            self._made = read_json(self._record, dict[str, list[str]])
+        except (FileNotFoundError, msgspec.DecodeError):
             return
         for directory in list(self._made):
             with contextlib.suppress(OSError):

@@ -23,11 +23,11 @@ import trio
 from attrs import frozen
 from msgspec import Struct
 
-from agentos.private_files import display_path, hold_directory, read_file, replace_file
+from agentos.private_files import display_path, hold_directory, replace_file
 from agentos.services.snapshots import beneath
 from agentos.services.state.copies import KeptKey
 from agentos.services.state.state import State
-from agentos.structs import learn
+from agentos.structs import learn, read_json
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import Unavailable
 
@@ -96,7 +96,7 @@ class Imports:
         """Whose import it was, if anything of it is in place."""
         with hold_directory(self.directory / "imports" / number) as place, contextlib.suppress(FileNotFoundError):
             if not (place / "workspace").exists():
-                return msgspec.json.decode(read_file(place / "record.json"), type=Record)
+                return read_json(place / "record.json", Record)
         return None
 
     def _drop_workspace(self, name: str) -> None:

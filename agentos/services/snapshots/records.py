@@ -7,8 +7,8 @@ from typing import Literal, cast
 import msgspec
 from msgspec import Struct
 
-from agentos.private_files import UnsafeFile, display_path, hold_directory, read_file, replace_file
-from agentos.structs import learn
+from agentos.private_files import UnsafeFile, display_path, hold_directory, replace_file
+from agentos.structs import learn, read_json
 
 from .beneath import Stamp
 from .changes import Base
@@ -91,7 +91,7 @@ learn(Record, Snapshot)
 def read_record(place: Path) -> Record | None:
     """The record in an agent's directory, None if there is none. Raises :class:`BadLayer`."""
     try:
-        return msgspec.json.decode(read_file(place / "record.json"), type=Record)
+        return read_json(place / "record.json", Record)
     except FileNotFoundError:
         return None
     except msgspec.MsgspecError as error:
@@ -102,7 +102,7 @@ def read_snapshot(place: Path) -> Snapshot | None:
     """The record in a snapshot's directory, None if there is none. Raises :class:`BadLayer`."""
     try:
         with hold_directory(place) as held:
-            return msgspec.json.decode(read_file(held / "record.json"), type=Snapshot)
+            return read_json(held / "record.json", Snapshot)
     except FileNotFoundError:  # it is being made or removed
         return None
     except (UnsafeFile, msgspec.MsgspecError) as error:
@@ -179,7 +179,7 @@ def write_run(place: Path, run: Run) -> None:
 def read_run(place: Path) -> Run:
     """A run's record. ``FileNotFoundError`` if there is none, :class:`CannotApply` if it is damaged."""
     try:
-        return msgspec.json.decode(read_file(place / "run.json"), type=Run)
+        return read_json(place / "run.json", Run)
     except msgspec.MsgspecError as error:
         raise CannotApply(f"{place}/run.json is damaged: {error}") from None
 

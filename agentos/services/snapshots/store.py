@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.private_files import UnsafeFile, display_path, hold_directory, read_file, replace_file
-from agentos.structs import learn
+from agentos.structs import learn, read_json
 from agentos_sdk.values import HostIds
 
 from . import beneath, layers, run
@@ -228,7 +228,7 @@ class Store:
         tree = self.find_tree(layer)
         path = tree.parent / "seal.json"
         with contextlib.suppress(FileNotFoundError):
-            return msgspec.json.decode(read_file(path), type=Seal)
+            return read_json(path, Seal)
         with beneath.open_top(str(tree)) as top:
             beneath.sync(top)
             found = layers.compute_seal(top)

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentos.private_files import hold_directory, open_file, read_file
-from agentos.structs import learn
+from agentos.private_files import hold_directory, open_file
+from agentos.structs import learn, read_json
 
 DIRECTORIES = ("mcp", "clients")  # in the state directory
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -189,7 +189,7 @@ def _held(state_dir: Path) -> Iterator[Path]:
 
 def _read(place: Path, name: str) -> ClientEntry | None:
     try:
-        entry = msgspec.json.decode(read_file(_file(place, name)), type=ClientEntry)
+        entry = read_json(_file(place, name), ClientEntry)
     except FileNotFoundError:
         return None
     except ValueError as error:  # msgspec's errors are ValueErrors

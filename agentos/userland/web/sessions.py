@@ -17,8 +17,8 @@ from typing import Any, Literal
 import msgspec
 from attrs import define, field
 
-from agentos.private_files import read_file, replace_file
-from agentos.structs import learn
+from agentos.private_files import replace_file
+from agentos.structs import learn, read_json
 
 from .links import Link, Role, list_unused, read_link, use_up
 from .proof import Key, Opening
@@ -93,8 +93,8 @@ class Sessions:
     def load(cls, place: Path, run: str, listens: str) -> "Sessions":
         """The sessions of the last run at the same addresses; none if the file is missing or damaged."""
         sessions = cls(place, run, listens)
-        with suppress(FileNotFoundError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
-            stored = msgspec.json.decode(read_file(place / FILE), type=list[dict[str, Any]])
+        with suppress(FileNotFoundError, ValueError):  # msgspec's errors are ValueErrors
+            stored = read_json(place / FILE, list[dict[str, Any]])
             for one in stored:
                 if (level := one.pop("level", None)) is not None:  # as sessions were written before links had roles
                     one |= {"role": "viewer" if level == "readonly" else "operator", "until": None}

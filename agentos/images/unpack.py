@@ -212,9 +212,7 @@ def _write(entry: Entry, stream: Stream, parent: int, name: str) -> None:
             if not data:
                 raise BadArchive(f"{stream.name}: it is cut within {entry.path}")
             left -= len(data)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(file, rest) :]
+            beneath.write_all(file, data)
         os.fchmod(file, entry.mode & 0o777)
         os.utime(file, (entry.mtime, entry.mtime))
     finally:

@@ -37,14 +37,14 @@ def find_present(top: str) -> frozenset[str]:
 
 def _find_links(top: str) -> Iterator[str]:
     flags, resolve = os.O_RDONLY | os.O_DIRECTORY, openat2.WITHIN | openat2.NO_LINKS
-    for place in WRITTEN:
-        with (
-            contextlib.suppress(OSError),
-            openat2.opened(-1, top, flags, openat2.NO_LINKS) as directory,
-            openat2.opened(directory, place, flags, resolve) as fd,
-            os.scandir(fd) as entries,
-        ):
-            yield from (f"{place}/{entry.name}" for entry in entries if entry.is_symlink())
+    with contextlib.suppress(OSError), openat2.opened(-1, top, flags, openat2.NO_LINKS) as directory:
+        for place in WRITTEN:
+            with (
+                contextlib.suppress(OSError),
+                openat2.opened(directory, place, flags, resolve) as fd,
+                os.scandir(fd) as entries,
+            ):
+                yield from (f"{place}/{entry.name}" for entry in entries if entry.is_symlink())
 
 
 def sentences(new: Collection[str]) -> Iterator[str]:

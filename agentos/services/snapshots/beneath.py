@@ -112,7 +112,7 @@ def copy(source: int, target: int | None = None) -> str:
         if target is not None and part.count(0) == len(part):
             os.lseek(target, len(part), os.SEEK_CUR)
         elif target is not None:
-            _write_all(target, part)
+            write_all(target, part)
     if target is not None:
         os.ftruncate(target, size)
     return digest.hexdigest()
@@ -127,7 +127,7 @@ def copy_data(source: int, target: int) -> None:
             check_cancelled()
             if part.count(0) != len(part):
                 os.lseek(target, at, os.SEEK_SET)
-                _write_all(target, part)
+                write_all(target, part)
             at += len(part)
         if at < end:  # it has become shorter
             size = at
@@ -145,7 +145,8 @@ def _find_data(file: int, at: int, size: int) -> tuple[int, int] | None:
         raise
 
 
-def _write_all(target: int, data: bytes) -> None:
+def write_all(target: int, data: bytes) -> None:
+    """Write all bytes where the file stands; Linux may take fewer at once. Raises ``OSError``."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(target, rest) :]

@@ -1,4 +1,4 @@
-"""How many instances of servers run, for whom, and when they end; the servers accept a connection and say nothing."""
+"""The bounds on instances of MCP servers, their owners and their end; each accepts a connection and sends nothing."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

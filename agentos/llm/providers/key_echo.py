@@ -1,8 +1,8 @@
 """Whether a text of a vendor's shows a part of the API key: as it is, in pieces, or in an encoding. No I/O.
 
-Agents learn which text was withheld, and choose words that vendors repeat: a model's name. Where few characters
-decided, an agent would guess a key character by character. So a piece of it counts only with :data:`KEY_PIECE`
-characters that nothing tells, and how keys of that vendor begin isn't any of them.
+An agent sees that a text was withheld, and can choose words that vendors repeat, such as a model's name. If a few
+characters were enough, an agent could find a key by single characters. So a piece counts from :data:`KEY_PIECE`
+characters on, and the prefix that all keys of a vendor share isn't counted.
 """
 
 import base64

@@ -248,7 +248,7 @@ class Redactor:
     def redact_cut(self, text: str, most: int) -> str:
         """The first ``most`` characters of a whole text, without a value that the cut divides.
 
-        A mere beginning of a value stays: otherwise whoever chooses the text would find one character by character.
+        The beginning of a value alone is kept: an agent that chooses the text could find a value by single characters.
         """
         data = text[: most + self._kept].encode(errors="surrogatepass")
         end = len(text[:most].encode(errors="surrogatepass"))

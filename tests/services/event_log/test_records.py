@@ -1,4 +1,4 @@
-"""Whom each fact concerns, as the event log keeps it."""
+"""The agents and owners that each fact concerns, as the event log keeps them."""
 
 from typing import Any
 

@@ -194,7 +194,7 @@ def table_lines(pending: Sequence[Request], now: float, width: int) -> Iterator[
 
 
 def name_caller(request: Request) -> str:
-    """Its name behind those of the agents that it descends from: one may be called as if it were another's."""
+    """The path of names down to the caller: an agent may give its child the name of another agent's child."""
     return printable(request["path"] or request["agent"])
 
 

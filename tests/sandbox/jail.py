@@ -5,6 +5,7 @@ import gc
 import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -143,8 +144,13 @@ class Belongings:
 
     @classmethod
     def now(cls) -> "Belongings":
-        """Once the thread has closed the descriptors of ended sandboxes, and what earlier tests left is freed."""
+        """Once the thread has closed the descriptors of ended sandboxes, and what earlier tests left is freed.
+
+        A watcher that is cancelled leaves its thread, which reads /proc to the end: it is waited for too.
+        """
         gc.collect()
+        while any(thread.name.startswith(("watch from ", "walk from ")) for thread in threading.enumerate()):
+            time.sleep(0.001)
         while any(closer.busy for closer in cls.closers):
             time.sleep(0.001)
         zombie = None

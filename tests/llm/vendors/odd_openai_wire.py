@@ -1,10 +1,12 @@
 """OpenAI's chat completions as its imitators send them, with all their oddities at once.
 
-Comments, CRLF, text that isn't escaped and cut within characters, ``content: null`` beside ``reasoning_content``, tool
-calls whose numbers have gaps, usage in a last event without choices, and an error with status 200, in the stream.
+Comments, CRLF, text that isn't escaped, events cut within names, characters and ends of lines, ``content: null`` beside
+``reasoning_content``, tool calls whose numbers have gaps, usage in a last event without choices, and an error with
+status 200, in the stream.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +16,7 @@ from .script import Raw, Says, Step
 
 __all__ = ["BASE", "events", "key", "question", "refusal", "wrong_key"]
 
+CUTS = re.compile(rb"(?<=^dat)|(?<=[\xc0-\xff])|(?<=\r)")
 THOUGHT = {"role": "assistant", "content": None, "reasoning_content": "hm, 数"}
 
 
@@ -35,5 +38,4 @@ def events(says: Says, body: Mapping[str, Any]) -> Iterator[bytes | Step]:
 
 def _cut(value: Any) -> Iterator[Raw]:
     data = f"data: {json.dumps(value, ensure_ascii=False)}\r\n\r\n".encode()
-    for begin in range(0, len(data), 2):
-        yield Raw(data[begin : begin + 2])
+    return (Raw(piece) for piece in CUTS.split(data))

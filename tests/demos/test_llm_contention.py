@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from demos.llm_contention.figures import Result, Summary, fairness, rows
-from tests.demos.conftest import Interrupted, Run, left_nothing
+from tests.demos.conftest import Interrupted, Run
 from tests.support.runs.rounds import some
 
 FIVE = ["ada", "bert", "cleo", "dora", "emil"]
@@ -41,10 +40,8 @@ def test_the_kernel_answers_every_agent_and_is_fairer_than_the_other_ways(run: R
 
 
 @pytest.mark.parametrize("when", some(["The same without the kernel", "ask three questions each"], 1))
-def test_stopped_in_the_middle_it_leaves_nothing(when: str, place: Path, interrupted: Interrupted) -> None:
+def test_stopped_in_the_middle_it_leaves_nothing(when: str, interrupted: Interrupted) -> None:
     interrupted("llm_contention", when)
-
-    left_nothing(place)
 
 
 # -- Its figures -------------------------------------------------------------------------------------------------------

@@ -2,13 +2,10 @@
 
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.demos.conftest import LONGEST, ROOT, Run, left_nothing
+from tests.demos.conftest import Interrupted, Run
 from tests.support.runs.rounds import some
 
 
@@ -37,17 +34,5 @@ def test_the_story_has_growing_delays_a_given_up_agent_and_an_unharmed_pair(run:
 
 
 @pytest.mark.parametrize("number", some([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], 1))
-def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing(
-    number: signal.Signals, place: Path, environment: dict[str, str]
-) -> None:
-    demo = [sys.executable, "-m", "demos.supervision_tree"]
-    with subprocess.Popen(demo, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if "unstable: will be restarted" in line:
-                break
-        running.send_signal(number)
-        running.communicate(timeout=LONGEST)
-
-    assert running.returncode == 128 + number
-    left_nothing(place)
+def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing(number: signal.Signals, interrupted: Interrupted) -> None:
+    interrupted("supervision_tree", "unstable: will be restarted", number)

@@ -1,13 +1,8 @@
 """The thinking agent: it streams, its tool calculates, and it talks with whoever sits at the terminal."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-from tests.demos.conftest import LONGEST, ROOT, Run, left_nothing
-
-DEMO = [sys.executable, "-m", "demos.thinking_agent"]
+from tests.demos.conftest import Run
 
 
 def test_it_answers_by_its_script_and_its_tool_calculates(run: Run) -> None:
@@ -21,41 +16,28 @@ def test_it_answers_by_its_script_and_its_tool_calculates(run: Run) -> None:
     assert counted[2] - counted[1] > 250  # the picture's
 
 
-def test_each_line_typed_to_it_is_answered_from_the_same_conversation(place: Path, environment: dict[str, str]) -> None:
-    typed = "hello\x1b[31m there\n\n6 times 7\n"
+def test_each_line_typed_to_it_is_answered_from_the_same_conversation(run: Run) -> None:
+    shown = run("thinking_agent", "--talk", given="hello\x1b[31m there\n\n6 times 7\n")
 
-    done = subprocess.run(
-        [*DEMO, "--talk"], cwd=ROOT, env=environment, input=typed, capture_output=True, text=True, timeout=LONGEST
-    )
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert r"agent: [offline echo, no model was asked] hello\x1b[31m there" in done.stdout
-    assert "tool:  multiply(a=6, b=7) = 42" in done.stdout
-    assert "agent: It is 42, says my tool" in done.stdout
-    left_nothing(place)
+    assert r"agent: [offline echo, no model was asked] hello\x1b[31m there" in shown
+    assert "tool:  multiply(a=6, b=7) = 42" in shown
+    assert "agent: It is 42, says my tool" in shown
 
 
-def test_a_real_model_needs_a_key_and_says_which(environment: dict[str, str]) -> None:
-    done = subprocess.run([*DEMO, "--real"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
+def test_a_real_model_needs_a_key_and_says_which(run: Run) -> None:
+    said = run("thinking_agent", "--real", fails=True)
 
-    assert done.returncode == 1
-    assert "set its key, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY or ANTHROPIC_API_KEY" in done.stderr
+    assert "set its key, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY or ANTHROPIC_API_KEY" in said
 
 
-def test_a_real_model_that_cannot_be_asked_ends_it_without_a_word_of_the_key(
-    place: Path, environment: dict[str, str]
-) -> None:
+def test_a_real_model_that_cannot_be_asked_ends_it_without_a_word_of_the_key(run: Run) -> None:
     key = "sk-nothing-but-a-test"
 
-    done = subprocess.run(
-        [*DEMO, "--real"],
-        cwd=ROOT,
-        env=environment | {"OPENAI_API_KEY": key, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
-        capture_output=True,
-        text=True,
-        timeout=LONGEST,
+    said = run(
+        "thinking_agent",
+        "--real",
+        env={"OPENAI_API_KEY": key, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
+        fails=True,
     )
 
-    assert done.returncode == 1
-    assert key not in done.stdout + done.stderr
-    left_nothing(place)
+    assert key not in said

@@ -65,6 +65,7 @@ WANTED = {
     "[mcp.servers": "agentos.mcp.connection.client",
     "openai_endpoint = true": "agentos.gateways.endpoint",
     "[metrics]": "agentos.telemetry.metrics_endpoint",
+    "demos.": "demos.stage",
 }
 # Each imports what it needs when it is called; the first that isn't "run" pays for the others.
 COMMANDS = Path(__file__).parents[2] / "agentos" / "userland" / "cli"

@@ -6,10 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.demos.conftest import LONGEST, ROOT, Run, left_nothing, processes_of
-from tests.support.kernel import until
+from tests.demos.conftest import ROOT, Run, left_nothing, processes_of
+from tests.support.kernel import Kernel, until
 
 
 def test_hello_spawns_an_agent_that_echoes_from_its_jail(run: Run) -> None:
@@ -56,33 +54,18 @@ def test_ipc_keeps_the_order_and_reaches_every_agent(run: Run) -> None:
         assert f"{{'from': '{name}', 'i_got': {{'news': 'the kettle is on'}}}}" in shown
 
 
-@pytest.mark.usefixtures("kernels")
-def test_a_demo_talks_to_the_kernel_that_runs_already(place: Path, environment: dict[str, str]) -> None:
-    socket = str(place / "socket")
-    command = [sys.executable, "-m", "agentos", "run", "--socket", socket, "--state-dir", str(place / "state")]
-    demo = [sys.executable, "-m", "demos.hello", "--socket", socket]
+def test_a_demo_talks_to_the_kernel_that_runs_already(run: Run, kernel: Kernel) -> None:
+    shown = run("hello", "--socket", kernel.socket)
 
-    with subprocess.Popen(command, cwd=place, env=environment, stdout=subprocess.PIPE, text=True) as kernel:
-        try:
-            assert kernel.stdout is not None
-            assert "ready, listening on" in kernel.stdout.readline()
-            done = subprocess.run(demo, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
-        finally:
-            kernel.terminate()
-            console = kernel.communicate(timeout=LONGEST)[0]
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "hello: running" in console
-    assert kernel.returncode == 0
+    assert "hello | the kernel echoes: hello from the other side" in shown
+    assert "A kernel was started for this demo" not in shown
+    kernel.wait_line(r"kernel \| hello: running")
 
 
-def test_a_demo_without_a_kernel_at_the_socket_says_so_in_one_line(place: Path, environment: dict[str, str]) -> None:
-    demo = [sys.executable, "-m", "demos.hello", "--socket", str(place / "nothing")]
+def test_a_demo_without_a_kernel_at_the_socket_says_so_in_one_line(run: Run, place: Path) -> None:
+    said = run("hello", "--socket", str(place / "nothing"), fails=True)
 
-    done = subprocess.run(demo, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
-
-    assert done.returncode == 1
-    assert done.stderr.strip() == f"no kernel at {place}/nothing: start one with `agentos run`"
+    assert said.strip() == f"no kernel at {place}/nothing: start one with `agentos run`"
 
 
 def test_a_demo_whose_reader_leaves_stops_its_kernel_without_a_word(place: Path, environment: dict[str, str]) -> None:

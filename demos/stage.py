@@ -25,7 +25,7 @@ from agentos.sandbox.report.doctor import kernel_cgroup
 from agentos.userland.cli.kernel.demo import is_installed
 from agentos_sdk import AgentOSClient, AgentOSError
 
-PATIENCE = 60.0  # seconds that what a demo promises may take
+PATIENCE = 120.0  # seconds that what a demo promises may take
 WIDTH = 96  # columns that a narrated line may take, on a terminal that has so many
 START_TIMEOUT, STOP_TIMEOUT = 120.0, 120.0  # seconds a kernel may take to be ready, and to have stopped every agent
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -37,7 +37,7 @@ exec {python} "$@"
 DEMO = "import runpy, sys; sys.executable = {python!r}; runpy.run_module({module!r}, {{}}, '__main__', True)"
 # These need an interpreter of their own, or their kernel does: its control group, its place in /proc, or its end by
 # SIGKILL, which is waited for, is what they show.
-EXECUTED = {"conversation_memory", "fault_isolation", "framework_faults", "security", "state"}
+EXECUTED = {"conversation_memory", "fault_isolation", "security", "state"}
 
 
 @pytest.fixture

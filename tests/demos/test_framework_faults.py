@@ -1,6 +1,7 @@
 """The demo of a framework's program that misbehaves, plainly and as an agent."""
 
 import re
+import sys
 
 import pytest
 
@@ -20,7 +21,7 @@ FAULTS = {  # what is said of each
 
 def test_each_fault_is_shown_plainly_and_as_an_agent(run: Run) -> None:
     chosen = some(FAULTS, 1)
-    shown = run("framework_faults", *chosen)
+    shown = run("framework_faults", "--python", sys.executable, *chosen)
 
     assert [line for line in shown.splitlines() if len(line) > 100] == []
     found = dict(re.findall(r"── It (\w+)\n   plain +(.*(?:\n {11}.*)*\n   agent +.*(?:\n {11}.*)*)", shown))

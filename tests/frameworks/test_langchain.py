@@ -25,10 +25,16 @@ def report(kernel: Kernel, client: AgentOSClient) -> Mapping[str, Any]:
 def test_the_chat_model_passes_the_standard_suite() -> None:
     need("langchain_tests")
     program = [str(PYTHON), "-m", "pytest", "-c", "/dev/null", "--noconftest", "--import-mode=importlib", "-q", "-rs"]
+    plugins = "pytest_asyncio.plugin,pytest_benchmark.plugin,syrupy"  # of those that are there, which all are imported
 
     done = subprocess.run(
         [*program, "--benchmark-disable", "-p", "no:cacheprovider", str(INSIDE / "standard_langchain.py")],
-        env={"PYTHONPATH": str(SDK), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            "PYTHONPATH": str(SDK),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": plugins,
+        },
         capture_output=True,
         text=True,
         timeout=600,  # a hang alone takes so long

@@ -27,6 +27,6 @@ page's directory is shown as ``/home/ada``, its runtime directory as ``/run/user
 
 A page that begins no kernel gets one when it first needs it. Pages of one directory stand on the blocks of the
 directory's README.md where ``STANDS_ON`` of ``test_pages.py`` says so. Pages of calls that change nothing share one
-kernel (``ONLY_LOOK``), those that change only what is theirs another (``CHANGE_OWN``). Kernels and commands are forked
-from a process that has imported them, but for ``EXECUTED``.
+kernel (``ONLY_LOOK``), those that change only what is theirs another (``CHANGE_OWN``). Kernels, commands and clients
+are forked from a process that has imported them, but for ``EXECUTED``.
 """

@@ -28,6 +28,7 @@ from agentos.userland.cli.main import cli
 from tests.docs.blocks import ROOT, Block
 from tests.docs.compare import LACKS, missing, same
 from tests.docs.terminal import Kernel, Shell
+from tests.support import fork_server
 from tests.support.ports import free_port
 from tests.support.runs.forked import Commands
 from tests.support.wire import PATIENCE
@@ -54,7 +55,7 @@ def all_are_up(printed: str) -> bool:
 class Visit:
     """A directory, a terminal and, when it is needed, a kernel.
 
-    Kernels and commands are forked from a process that has imported them, unless they shall be executed.
+    Kernels, commands and clients are forked from a process that has imported them, unless they shall be executed.
     """
 
     def __init__(self, execute: bool = False) -> None:
@@ -73,6 +74,8 @@ class Visit:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self._commands = None if execute else Commands(self.base)
+        if not execute:  # a reader's pytest has no other plugins, of which each is imported
+            self.env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "agentos_sdk.testing.pytest_plugin"}
         prefix = "" if self._commands is None else f"{self._commands.directory}:"
         self.shell = Shell(self.home, {**self.env, "PATH": prefix + path})
         self.shell.run(MAKE)
@@ -176,16 +179,19 @@ class Visit:
             self._write(block)
             return
         self.begin_kernel()
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", block.text],
-            cwd=self.home,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        assert done.returncode == 0, f"{block.where}:\n{done.stdout}{done.stderr}"
+        if self._execute:
+            done = subprocess.run(
+                [sys.executable, "-W", "error", "-c", block.text],
+                cwd=self.home,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PATIENCE,
+            )
+        else:
+            strict = f"import warnings; warnings.simplefilter('error')\n{block.text}"
+            done = fork_server.shared().run(["-c", strict], str(self.home), self.env, None, PATIENCE)
+        assert done.returncode == 0, f"{block.where}:\n{(done.stdout + done.stderr).decode()}"
 
     def console(self, block: Block) -> None:
         for command, shown in commands_in(block.text):
@@ -215,6 +221,7 @@ class Visit:
     def _type(self, block: Block, command: str, shown: list[str]) -> None:
         self._begin_kernel_for(command)
         deadline = time.monotonic() + PATIENCE / 2
+        delay = 0.1
         while True:
             _, out, err = self.shell.run(command)
             assert not out or not err, f"{block.where}: $ {command}\n{BOTH}:\n" + "\n".join([*out, "and", *err])
@@ -224,7 +231,8 @@ class Visit:
             is_early = LOOKS.match(command) or (err and ANSWERS.match(command))
             if not is_early or time.monotonic() > deadline:
                 break
-            time.sleep(0.1)
+            time.sleep(delay)
+            delay = min(2 * delay, 1.0)  # a command takes as much CPU time as the agent that it waits for
         kernel = self.kernel.fresh() if self.kernel is not None else "(none)"
         sides = "\n".join(["expected:", *shown, "got:", *printed, "the kernel since:", kernel])
         raise AssertionError(f"{block.where}: $ {command}\n{sides}")

@@ -8,8 +8,9 @@ the poller and the writer of logs: which of their functions run depends on how l
 """
 
 import contextlib
+import functools
 import json
-import subprocess
+import os
 import sys
 import tempfile
 import threading
@@ -24,7 +25,8 @@ from typing import Any
 import attrs
 
 import agentos
-from tests.support.kernel import descendants, is_zygote
+from tests.support import fork_server
+from tests.support.kernel import descendants, is_zygote, until
 from tests.support.wire import EXEC, NOOP, PATIENCE, READ, SPAWN, THINK, WRITE, Wire
 
 ROOT = Path(agentos.__file__).parents[1]
@@ -48,6 +50,8 @@ permissions = "standard"
 required = true
 """
 
+TRACED = "from tests.architecture.roads import run_traced; run_traced()"
+
 Trace = Sequence[tuple[str, str]]  # functions that were called, as (file, qualified name)
 
 
@@ -60,6 +64,11 @@ def calls(turn: int) -> dict[str, tuple[int, object]]:
         "EXEC": (EXEC, {"command": "true"}),
         "SPAWN": (SPAWN, {"name": f"child-{turn}", "command": ["sleep", "1000"]}),
     }
+
+
+@functools.cache
+def room_of(file: str) -> str:
+    return str(Path(*Path(file).parent.parts[:2]))
 
 
 @attrs.frozen
@@ -83,7 +92,7 @@ class Road:
     @property
     def rooms(self) -> Sequence[str]:
         """The rooms of the functions, in the same order, without repetitions in a row."""
-        return [room for room, _ in groupby(str(Path(*Path(file).parent.parts[:2])) for file, _ in self.functions)]
+        return [room for room, _ in groupby(room_of(file) for file, _ in self.functions)]
 
     @property
     def files(self) -> int:
@@ -137,11 +146,11 @@ class Tracer:
             self.calls.append(("agentos/syscalls/__init__.py", "echo"))
 
 
-def run_traced(path: Path) -> None:
-    """Run ``agentos run`` with the rest of the command line in this process, traced."""
+def run_traced() -> None:
+    """Run the command line but for its first word, the trace file, in this process, traced."""
     from agentos.__main__ import main
 
-    tracer = Tracer(path)
+    tracer = Tracer(Path(sys.argv.pop(1)))
     threading.setprofile(tracer)
     sys.setprofile(tracer)
     main()
@@ -152,17 +161,14 @@ def traced_kernel(place: Path) -> Iterator[tuple[Path, int]]:
     """A traced kernel with one jailed agent; its trace file and its pid."""
     (place / "agentos.toml").write_text(TOML)
     path, log = place / "trace", place / "log"
-    command = [sys.executable, "-m", "tests.architecture.roads", str(path), "run", str(place / "agentos.toml")]
-    with log.open("w") as out:
-        kernel = subprocess.Popen(
-            [*command, "--socket", str(place / "s"), "--state-dir", str(place / "state")], stdout=out, stderr=out
-        )
+    words = ["run", str(place / "agentos.toml"), "--socket", str(place / "s"), "--state-dir", str(place / "state")]
+    with log.open("w") as out, open(os.devnull) as nothing:
+        streams = [nothing.fileno(), out.fileno(), out.fileno()]
+        kernel = fork_server.shared().fork(["-c", TRACED, str(path), *words], str(ROOT), os.environ, streams)
         try:
-            deadline = time.monotonic() + PATIENCE
-            while "| ready" not in log.read_text():
-                if kernel.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"the kernel didn't start:\n{log.read_text()}")
-                time.sleep(0.05)
+            until(lambda: "| ready" in log.read_text() or kernel.poll() is not None, "it is ready", show=log.read_text)
+            if kernel.poll() is not None:
+                raise RuntimeError(f"the kernel didn't start:\n{log.read_text()}")
             yield path, kernel.pid
         finally:
             kernel.terminate()
@@ -238,4 +244,4 @@ def print_table() -> None:
 
 
 if __name__ == "__main__":
-    run_traced(Path(sys.argv.pop(1))) if len(sys.argv) > 1 else print_table()
+    print_table()

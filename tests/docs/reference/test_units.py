@@ -39,9 +39,18 @@ StandardError=inherit
 CHECK = """
 systemctl show agentos -p SubState; systemctl show agentos -p StatusText
 cat /proc/$(systemctl show agentos -p MainPID --value)/cgroup
-runuser -u agentos -- /opt/agentos/bin/agentos inspect worker --json --socket /run/agentos/agentos.sock
+runuser -u agentos -- {python} /run/systemd/system/inspect.py
 systemctl stop agentos
 systemctl show agentos -p SubState; systemctl show agentos -p Result
+"""
+
+# By the SDK alone: a command imports a hundred modules more, which takes seconds in a guest.
+INSPECT = """
+import json
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient("/run/agentos/agentos.sock") as client:
+    print(json.dumps(client.inspect("worker")))
 """
 
 PREPARE = """
@@ -96,7 +105,8 @@ def test_the_system_service_is_up_with_all_limits_and_stops_in_order(guest: RunI
     tree = tmp_path / "agentos.toml"
     (units / "agentos.service").write_text(unit.text)
     (units / "check.service").write_text(CHECK_UNIT)
-    (units / "check.sh").write_text(CHECK)
+    (units / "check.sh").write_text(CHECK.format(python=sys.executable))
+    (units / "inspect.py").write_text(INSPECT)
     tree.write_text(TREE)
     boot = ROOT / "tests" / "tools" / "systemd_guest.sh"
     python = os.path.realpath(sys.executable)

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections.abc import Set
 from typing import Any
 
 from attrs import Factory, define
@@ -29,14 +30,19 @@ class ObservedUsage:
 
 @define
 class ProcessSampler:
-    """A thread that samples /proc; attackers are found by the marker in their command line."""
+    """A thread that samples /proc; attackers are found by the marker in their command line.
+
+    Those that run when it is entered are no attackers, and a host may have hundreds: they are never read.
+    """
 
     markers: frozenset[str]
     seen: dict[str, ObservedUsage] = Factory(dict)
+    _others: Set[int] = frozenset()  # pids
     _stopped: threading.Event = Factory(threading.Event)
     _thread: threading.Thread | None = None
 
     def __enter__(self) -> "ProcessSampler":
+        self._others = _list_pids()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
@@ -51,7 +57,9 @@ class ProcessSampler:
             self._sample()
 
     def _sample(self) -> None:
-        now, found = time.monotonic(), find_processes(self.markers)
+        now, present = time.monotonic(), _list_pids()
+        self._others &= present  # the pid of one that has ended may be an attacker's
+        found = _find_among(present - self._others, self.markers)
         for marker, pids in found.items():
             seen = self.seen.setdefault(marker, ObservedUsage(first=now))
             seen.processes, seen.last = max(seen.processes, len(pids)), now
@@ -62,14 +70,22 @@ class ProcessSampler:
 
 def find_processes(markers: frozenset[str]) -> dict[str, list[int]]:
     """The attackers' pids by marker in their command line; zombies have no command line."""
+    return _find_among(_list_pids() - {os.getpid()}, markers)
+
+
+def _find_among(pids: Set[int], markers: frozenset[str]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            text = _read(f"/proc/{name}/cmdline")
+    for pid in pids:
+        text = _read(f"/proc/{pid}/cmdline")
+        if b"probe.py" in text:
             for marker in markers:
-                if marker.encode() in text and b"probe.py" in text:
-                    found.setdefault(marker, []).append(int(name))
+                if marker.encode() in text:
+                    found.setdefault(marker, []).append(pid)
     return found
+
+
+def _list_pids() -> Set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
 def _usage(pid: int) -> tuple[int, float] | None:

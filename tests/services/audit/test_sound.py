@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,10 +14,13 @@ from agentos.services.audit.log import open_audit
 from agentos.services.audit.reserve import WAL_LENGTH, WAL_STEP_BYTES
 from agentos.services.audit.segments import Segment, SegmentFiles, is_empty, list_segments, read_last_row
 from agentos.services.audit.verify import verify_log
+from tests.support import fork_server
 from tests.support.runs.rounds import rounds
+from tests.support.wire import PATIENCE
 
 from .audited import SMALL, entry, found, make, sound, told, written
 
+ROOT = Path(__file__).parents[3]
 EACH_LOOK = 60  # entries between two looks: a segment
 
 
@@ -107,18 +108,16 @@ trio.run(main, sys.argv[2])
 """
 
 
-@pytest.mark.usefixtures("long")
 def test_a_kill_at_any_moment_loses_no_intent_and_leaves_a_log_that_verifies(tmp_path: Path) -> None:
     directory = tmp_path / "audit"
-    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     heads: list[str] = []
 
-    for life in range(15):
+    for life in range(rounds(5)):
         acknowledged: dict[int, str] = {}
-        with subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(directory), str(life)], stdout=subprocess.PIPE, text=True, env=env
-        ) as process:
-            assert process.stdout is not None
+        argv = ["-c", KILLED, str(directory), str(life)]
+        process = fork_server.shared().start_kernel(argv, str(ROOT), os.environ)
+        assert process.stdout is not None
+        with process.stdout:
             try:
                 for _ in range(1 + 37 * life % 300):
                     seq, about = process.stdout.readline().split()
@@ -129,6 +128,7 @@ def test_a_kill_at_any_moment_loses_no_intent_and_leaves_a_log_that_verifies(tmp
                 if line.endswith("\n"):
                     seq, about = line.split()
                     acknowledged[int(seq)] = about
+            process.wait(PATIENCE)
 
         report = verify_log(directory)
         assert report.faults == ()

@@ -151,6 +151,7 @@ def spawn(
             env={"PLACE": name},
             workspace=str(kernel.place / name),
             restart="permanent",
+            runtime="fast",
             permissions={"level": "sandboxed", "allow": allowed | ({"tools": ["plain.*"]} if tool == FOREIGN else {})},
         )
     )

@@ -12,10 +12,19 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, killing_new_agents, until
+from tests.support.kernel import Kernel, killing_new_agents, shared, until
+from tests.support.runs.rounds import rounds
+from tests.support.runs.rows import each_row
 from tests.system.agents import TALKS, ask, info, lines, relay, up, written
 
 SAYS = "import time\nprint('it is {word}', flush=True)\ntime.sleep(1000)\n"
+
+
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    """Its agents may spawn as fast as they can."""
+    with shared("[kernel]\nspawn_rate = 10000\n") as started:
+        yield started
 
 
 @pytest.fixture
@@ -116,14 +125,26 @@ TRICKS = {
 }
 
 
-@pytest.mark.parametrize("trick", TRICKS)
-def test_nothing_else_can_be_named(kernel: Kernel, client: AgentOSClient, trick: str) -> None:
+EMPTY = """
+import os, shutil
+for name in os.listdir():
+    shutil.rmtree(name) if os.path.isdir(name) and not os.path.islink(name) else os.unlink(name)
+"""
+
+
+@pytest.fixture
+def tricky(kernel: Kernel, client: AgentOSClient) -> int:
+    return relay(kernel, client, "boss")
+
+
+@each_row("trick", TRICKS)
+def test_nothing_else_can_be_named(kernel: Kernel, client: AgentOSClient, tricky: int, trick: str) -> None:
     code, script, expected = TRICKS[trick]
-    agent = boss(kernel, client, f"import os; {code}")
+    assert ask(client, tricky, "run", code=f"{EMPTY}\n{code}") == "done"
     if trick == "one that it may not read" and os.geteuid() == 0:
         expected = ""  # a kernel with root may, and gives it what is its own
 
-    reply = spawn(client, agent, script)
+    reply = spawn(client, tricky, script)
 
     assert reply.get("code", "unavailable" if not expected else "") == (expected or "unavailable"), reply
     assert "root:" not in json.dumps(reply)
@@ -195,16 +216,14 @@ def test_what_is_swapped_all_the_time_is_honest_or_refused(kernel: Kernel, clien
     client.kill("child")
     files, outcomes = kernel.open_files, set()
 
-    for number in range(60):
+    for number in range(rounds(12)):
         reply = spawn(client, agent, "x.py", f"child-{number}")
         if reply["success"]:
             written(client, f"child-{number}", "it is honest")
             client.kill(f"child-{number}", grace=0)
-        elif reply["code"] == "quota_exceeded":
-            ask(client, agent, "run", code="import time; time.sleep(0.2)")
         outcomes.add(reply.get("code", "started"))
 
-    assert outcomes - {"started", "quota_exceeded"} <= {"bad_request", "not_found"}
+    assert outcomes - {"started"} <= {"bad_request", "not_found"}
     assert "bad_request" in outcomes
     # Fewer than were tried: agents of the tests before may have connected meanwhile.
     until(lambda: kernel.open_files < files + 10, "no file is left open")
@@ -238,7 +257,7 @@ def test_a_script_that_is_replaced_after_the_decision_is_refused(kernel: Kernel,
         return "script: changed since it was looked at" in refused
 
     until(tried, "it is replaced between the two looks at it")
-    assert {text for text in refused if "may spawn" not in text} <= {"", "script: changed since it was looked at"}
+    assert set(refused) <= {"", "script: changed since it was looked at"}
 
 
 def test_explain_copies_nothing(kernel: Kernel, client: AgentOSClient) -> None:

@@ -78,13 +78,16 @@ class Report(Struct, frozen=True):
 
 def examine_host(state: Path) -> Report:
     """Try every layer as the current user. ``state`` is the kernel's state directory. Blocks for less than a second."""
-    layers = try_layers()
+    limits = try_cgroup_limits()
+    with _start_spawner() as spawner:
+        layers = _try_layers(limits, spawner)
+        facts = _collect_facts(state, layers, spawner)
     return Report(
         levels.best_level(layers),
         levels.describe_default(layers, os.geteuid()),
         levels.describe_strict(layers),
         layers,
-        _collect_facts(state, layers),
+        facts,
         remedies.apparmor_profile() if any(one.remedy == remedies.APPARMOR_REMEDY for one in layers.values()) else None,
     )
 
@@ -92,22 +95,39 @@ def examine_host(state: Path) -> Report:
 def try_layers() -> Mapping[str, Finding]:
     """Try every layer as the current user; returns findings in wire order. Blocks."""
     limits = try_cgroup_limits()
-    walls = _try_walls()
+    with _start_spawner() as spawner:
+        return _try_layers(limits, spawner)
+
+
+@contextlib.contextmanager
+def _start_spawner() -> Iterator[Spawner | Exception]:
+    """Start the spawner of all trials, as each start costs more than a trial; yields the reason if it can't start.
+
+    Its zygote is no part of our cgroup while the limits are tried: it has to be started after that.
+    """
+    try:
+        spawner = Spawner.start(_ZYGOTE_TIMEOUT)
+    except (OSError, SandboxError) as error:
+        yield error
+        return
+    try:
+        yield spawner
+    finally:
+        spawner.close()
+
+
+def _try_layers(limits: Mapping[str, Finding], spawner: Spawner | Exception) -> Mapping[str, Finding]:
+    walls = _try_walls(spawner)
     found = {**walls, **_without_cgroups(limits, walls), "disk": _disk_finding(walls["root"])}
     return {name: found[name] for name in LAYERS}
 
 
-def _try_walls() -> Mapping[str, Finding]:
-    try:
-        spawner = Spawner.start(_ZYGOTE_TIMEOUT)
-    except (OSError, SandboxError) as error:
-        number = error.errno if isinstance(error, OSError) and error.errno else 0
-        remedy = remedies.find_remedy("zygote", str(error), number, remedies.read_surroundings())
-        return dict.fromkeys(LAYERS, Finding(False, f"no process can be started: {error}", remedy))
-    try:
-        return trio.run(probe.probe_layers, spawner, probe.read_host())
-    finally:
-        spawner.close()
+def _try_walls(spawner: Spawner | Exception) -> Mapping[str, Finding]:
+    if isinstance(spawner, Exception):
+        number = spawner.errno if isinstance(spawner, OSError) and spawner.errno else 0
+        remedy = remedies.find_remedy("zygote", str(spawner), number, remedies.read_surroundings())
+        return dict.fromkeys(LAYERS, Finding(False, f"no process can be started: {spawner}", remedy))
+    return trio.run(probe.probe_layers, spawner, probe.read_host())
 
 
 def try_cgroup_limits() -> Mapping[str, Finding]:
@@ -235,7 +255,7 @@ def _disk_finding(root: Finding) -> Finding:
     return replace(root, mechanism="tmpfs of its size" if root.works else "")
 
 
-def _collect_facts(state: Path, layers: Mapping[str, Finding]) -> Mapping[str, str]:
+def _collect_facts(state: Path, layers: Mapping[str, Finding], spawner: Spawner | Exception) -> Mapping[str, str]:
     surroundings = remedies.read_surroundings()
     count = surroundings.settings.get("user.max_user_namespaces", "can't be read")
     restrictions = [f"AppArmor profile {surroundings.apparmor}"] if surroundings.apparmor else []
@@ -252,9 +272,9 @@ def _collect_facts(state: Path, layers: Mapping[str, Finding]) -> Mapping[str, s
         "control groups": _describe_cgroups(),
         "around us": ", ".join(restrictions) or "no container's filter, profile or mask",
         "kept workspaces": _describe_kept_workspaces(),
-        "filtered network": _describe_trial(probe.probe_filtered_network),
-        "overlay workspaces": _describe_overlays(state),
-        "root inside": _describe_root_inside(layers),
+        "filtered network": _describe_trial(spawner, probe.probe_filtered_network),
+        "overlay workspaces": _describe_overlays(state, spawner),
+        "root inside": _describe_root_inside(layers, spawner),
         "state directory": f"{state}: {_describe_state_directory(state)}",
     }
 
@@ -287,22 +307,22 @@ def _describe_kept_workspaces() -> str:
     return "an ext4 image of its size each"
 
 
-def _describe_overlays(state: Path) -> str:
+def _describe_overlays(state: Path, spawner: Spawner | Exception) -> str:
     """Say whether a workspace can have ``mode = "overlay"``, which is tried where the layers will lie."""
     parent = next(path for path in (state, *state.parents) if path.exists())
     try:
         with tempfile.TemporaryDirectory(prefix=".agentos-doctor-", dir=parent) as place:
-            return _describe_trial(partial(probe.probe_overlay, place=os.path.realpath(place)))
+            return _describe_trial(spawner, partial(probe.probe_overlay, place=os.path.realpath(place)))
     except OSError as error:
         return f"no: {error.strerror}: {error.filename}"
 
 
-def _describe_root_inside(layers: Mapping[str, Finding]) -> str:
+def _describe_root_inside(layers: Mapping[str, Finding], spawner: Spawner | Exception) -> str:
     """Say whether an agent can have ``user = "root"``: control groups must count what rlimits count for each id."""
     uncounted = [name for name in ("memory", "pids") if not layers[name].mechanism.startswith("cgroup")]
     if os.geteuid() == 0 and uncounted:
         return f"no: no control group limits {' and '.join(uncounted)}"
-    found = _describe_trial(partial(probe.probe_root_inside, counted=not uncounted))
+    found = _describe_trial(spawner, partial(probe.probe_root_inside, counted=not uncounted))
     how = "one id, and calls that take others are pretended"
     if os.geteuid() == 0:
         how = "a block of ids for each agent"
@@ -311,16 +331,11 @@ def _describe_root_inside(layers: Mapping[str, Finding]) -> str:
     return f"{found}: {how}" if found == "works" else found
 
 
-def _describe_trial(trial: Callable[[Spawner, Host], Awaitable[Finding]]) -> str:
+def _describe_trial(spawner: Spawner | Exception, trial: Callable[[Spawner, Host], Awaitable[Finding]]) -> str:
     """Say whether something works, which is tried."""
-    try:
-        spawner = Spawner.start(_ZYGOTE_TIMEOUT)
-    except (OSError, SandboxError) as error:
-        return f"no: no process can be started: {error}"
-    try:
-        found = trio.run(trial, spawner, probe.read_host())
-    finally:
-        spawner.close()
+    if isinstance(spawner, Exception):
+        return f"no: no process can be started: {spawner}"
+    found = trio.run(trial, spawner, probe.read_host())
     remedy = f" ({found.remedy})" if found.remedy else ""
     return "works" if found.works else f"no: {found.reason}{remedy}"
 

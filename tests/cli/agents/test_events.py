@@ -5,7 +5,6 @@ import json
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -24,8 +23,8 @@ from tests.support.wire import EMIT, PATIENCE, STORE
 
 
 @contextlib.contextmanager
-def following(kernel: Kernel, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "agentos", *arguments, "--socket", kernel.socket]
+def following(kernel: Kernel, program: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [program, *arguments, "--socket", kernel.socket]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment(kernel.place)) as process:
         yield process
@@ -150,10 +149,10 @@ def test_an_agent_that_never_was_is_an_error_and_one_that_ended_is_not(kernel: K
     assert json.loads(agentos("events", "--agent", str(number + 1000), "--json").stdout)["code"] == "not_found"
 
 
-def test_following_goes_on_until_it_is_interrupted(kernel: Kernel) -> None:
+def test_following_goes_on_until_it_is_interrupted(kernel: Kernel, program: str) -> None:
     with kernel.client() as client:
         client.emit_event("custom.later", 1)
-        with following(kernel, "events", "-f", "--type", "custom.later") as process:
+        with following(kernel, program, "events", "-f", "--type", "custom.later") as process:
             assert line(process).endswith(": 1")
             client.emit_event("custom.other", 2)
             client.emit_event("custom.later", {"n": 3})
@@ -162,9 +161,9 @@ def test_following_goes_on_until_it_is_interrupted(kernel: Kernel) -> None:
             assert process.wait() == 130
 
 
-def test_the_end_of_the_kernel_is_said(own_kernel: OwnKernel) -> None:
+def test_the_end_of_the_kernel_is_said(own_kernel: OwnKernel, program: str) -> None:
     kernel = own_kernel()
-    with following(kernel, "events", "-f") as process:
+    with following(kernel, program, "events", "-f") as process:
         assert line(process) == "KERNEL_STARTED     kernel: ready"
         kernel.kill()
         _, errors = process.communicate(timeout=PATIENCE)
@@ -213,8 +212,8 @@ def test_a_wrong_type_is_named(agentos: Agentos) -> None:
     assert json.loads(agentos("events", "--type", "x", "--json").stdout)["code"] == "bad_request"
 
 
-def test_changes_of_keys_are_watched_with_their_values(kernel: Kernel) -> None:
-    with kernel.client() as client, following(kernel, "state", "watch", "plan") as process:
+def test_changes_of_keys_are_watched_with_their_values(kernel: Kernel, program: str) -> None:
+    with kernel.client() as client, following(kernel, program, "state", "watch", "plan") as process:
         assert process.stdout is not None
         out = process.stdout
         until(lambda: client.store("plan.begun", True) and select.select([out], [], [], 0.1)[0], "it watches")

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -193,9 +192,9 @@ def test_exec_ends_with_124_at_its_timeout(agentos: Agentos) -> None:
     assert (told.returncode, json.loads(told.stdout)["timed_out"]) == (124, True)
 
 
-def test_exec_that_is_interrupted_takes_the_command_with_it(agentos: Agentos, kernel: Kernel) -> None:
+def test_exec_that_is_interrupted_takes_the_command_with_it(agentos: Agentos, kernel: Kernel, program: str) -> None:
     agentos("spawn", "a", *SLEEP)
-    command = [sys.executable, "-m", "agentos", "exec", "--socket", kernel.socket, "a", "--", "sleep", "7410"]
+    command = [program, "exec", "--socket", kernel.socket, "a", "--", "sleep", "7410"]
     mark = ["sleep", "7410"]
     with subprocess.Popen(command, cwd=kernel.place, stdin=subprocess.DEVNULL) as process:
         until(lambda: is_running(mark), "the command runs")

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from datetime import datetime
 
 import pytest
@@ -14,7 +13,6 @@ from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment
 
-AGENTOS = (sys.executable, "-m", "agentos")
 GIVES_UP = """
 [kernel]
 socket = "s"
@@ -91,9 +89,9 @@ def test_a_line_of_another_day_has_its_date() -> None:
     assert format_line(old, raw=False, named=True) == "2026-01-31 18:00:00          web | x"
 
 
-def test_following_all_goes_on_with_agents_that_come_later(kernel: Kernel, agentos: Agentos) -> None:
+def test_following_all_goes_on_with_agents_that_come_later(kernel: Kernel, agentos: Agentos, program: str) -> None:
     say(agentos, "early", "echo marked early")
-    command = [*AGENTOS, "logs", "-f", "--grep", "^marked", "--socket", kernel.socket]
+    command = [program, "logs", "-f", "--grep", "^marked", "--socket", kernel.socket]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(kernel.place)) as process:
         assert process.stdout is not None
         assert process.stdout.readline().endswith("early | marked early\n")
@@ -141,11 +139,9 @@ def test_while_a_kernel_runs_the_last_run_is_the_one_before(own_kernel: OwnKerne
 def test_run_prints_each_line_as_an_object(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(GIVES_UP)
     kernel.wait_end()
-    command = [*AGENTOS, "run", "--json", "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
+    words = ["run", "--json", "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
 
-    done = subprocess.run(
-        command, cwd=kernel.place, env=environment(kernel.place), capture_output=True, text=True, check=False
-    )
+    done = run_agentos(words, kernel.place, environment(kernel.place))
     lines = [json.loads(line) for line in done.stdout.splitlines()]
 
     assert (done.returncode, done.stderr) == (1, "")
@@ -154,5 +150,5 @@ def test_run_prints_each_line_as_an_object(own_kernel: OwnKernel) -> None:
     ).items()
     assert any(line["text"].startswith("ready, listening") and line["level"] == "info" for line in lines)
     (kernel.place / "agentos.toml").write_text("[kernelx]\n")
-    wrong = subprocess.run(command, cwd=kernel.place, capture_output=True, text=True, check=False)
+    wrong = run_agentos(words, kernel.place, environment(kernel.place))
     assert (wrong.returncode, "kernelx: unknown field" in json.loads(wrong.stdout)["error"]) == (2, True)

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,8 +13,6 @@ from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, environment, until
 from tests.support.wire import PATIENCE
-
-AGENTOS = (sys.executable, "-m", "agentos")
 
 
 @pytest.mark.parametrize("pause", ["", "sleep 0.4;"])
@@ -104,7 +101,7 @@ with AgentOSClient(sys.argv[1]) as client:
 def waiting(kernel: Kernel, *command: str) -> Iterator["subprocess.Popen[str]"]:
     """A command that waits for the job that it has spawned."""
     with subprocess.Popen(
-        [sys.executable, *command],
+        command,
         env=environment(kernel.place),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -116,10 +113,10 @@ def waiting(kernel: Kernel, *command: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.usefixtures("agentos")
-def test_ctrl_c_stops_the_agent(kernel: Kernel) -> None:
+def test_ctrl_c_stops_the_agent(kernel: Kernel, program: str) -> None:
     script = "echo on; while :; do sleep 0.05; done"
     options = ("spawn", "job", "--wait", "--socket", kernel.socket, "--")
-    with waiting(kernel, "-m", "agentos", *options, "sh", "-c", script) as process, kernel.client() as client:
+    with waiting(kernel, program, *options, "sh", "-c", script) as process, kernel.client() as client:
         process.send_signal(signal.SIGINT)
 
         _, errors = process.communicate(timeout=PATIENCE)
@@ -129,9 +126,12 @@ def test_ctrl_c_stops_the_agent(kernel: Kernel) -> None:
 
 
 @pytest.mark.usefixtures("agentos")
-def test_a_second_ctrl_c_hurries(kernel: Kernel) -> None:
+def test_a_second_ctrl_c_hurries(kernel: Kernel, program: str) -> None:
     script = "trap '' TERM; echo on; while :; do sleep 0.05; done"
-    with waiting(kernel, "-c", PATIENT, kernel.socket, "sh", "-c", script) as process, kernel.client() as client:
+    with (
+        waiting(kernel, program, "-c", PATIENT, kernel.socket, "sh", "-c", script) as process,
+        kernel.client() as client,
+    ):
         process.send_signal(signal.SIGINT)
         until(lambda: job(client)["state"] == "stopping", "it is being stopped")
         process.send_signal(signal.SIGINT)
@@ -146,15 +146,11 @@ def job(client: AgentOSClient) -> dict[str, object]:
     return [agent for agent in client.list_agents(all=True) if agent["name"] == "job"][-1]
 
 
-def test_a_start_that_takes_long_can_be_broken_off(kernel: Kernel, agentos: Agentos) -> None:
+@pytest.mark.usefixtures("agentos")
+def test_a_start_that_takes_long_can_be_broken_off(kernel: Kernel, program: str) -> None:
     with (
         subprocess.Popen(
-            [
-                *AGENTOS,
-                *["spawn", "job", "--wait", "--ready", "hello", "--socket"],
-                kernel.socket,
-                *["--", "sleep", "1000"],
-            ],
+            [program, "spawn", "job", "--wait", "--ready", "hello", "--", "sleep", "1000"],
             env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket},
             stderr=subprocess.PIPE,
             text=True,

@@ -4,7 +4,6 @@ import itertools
 import json
 import signal
 import subprocess
-import sys
 import termios
 import time
 import tomllib
@@ -241,8 +240,8 @@ def test_while_it_is_stopped_the_terminal_is_as_before(watch: Callable[[], Termi
     assert terminal.end() == 0
 
 
-def test_watching_as_json_prints_each_request_once(kernel: Kernel, asker: Asker) -> None:
-    command = [sys.executable, "-m", "agentos", "approvals", "--watch", "--json", "--socket", kernel.socket]
+def test_watching_as_json_prints_each_request_once(kernel: Kernel, asker: Asker, program: str) -> None:
+    command = [program, "approvals", "--watch", "--json", "--socket", kernel.socket]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         wires = [asker.begin(EXEC, {"command": f"echo {number}"}) for number in range(2)]

@@ -24,8 +24,6 @@ from tests.support.kernel import Kernel, environment, shared, until
 from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 
-COMMAND = (sys.executable, "-m", "agentos", "audit")
-
 
 def audit(state: Path, *arguments: str, **env: str) -> Result:
     place = {**environment(state), **env}
@@ -254,8 +252,9 @@ def test_a_running_kernels_log_can_be_read_and_verified_and_nothing_is_left_in_i
     assert sorted(os.listdir(kernel.state_dir / "audit")) == before
 
 
-def test_what_comes_is_followed(kernel: Kernel) -> None:
-    command = [*COMMAND, "--follow", "--json", "--call", "SPAWN", "-n", "1", "--state-dir", str(kernel.state_dir)]
+def test_what_comes_is_followed(kernel: Kernel, program: str) -> None:
+    command = [program, "audit", "--follow", "--json", "--call", "SPAWN", "-n", "1"]
+    command += ["--state-dir", str(kernel.state_dir)]
     with kernel.client() as client:
         assert client.spawn("first", command=["sleep", "1000"], isolation="none")["success"]
         until(lambda: len(entries(kernel.state_dir, "--call", "SPAWN")) % 2 == 0, "the outcome is written")
@@ -273,11 +272,10 @@ def test_what_comes_is_followed(kernel: Kernel) -> None:
 
 
 @each_row("command", [["audit"], ["audit", "export"], ["audit", "verify"], ["audit", "summary", "worker"], ["--help"]])
-def test_a_full_disk_under_the_output_is_not_blamed_on_the_log(state: Path, command: list[str]) -> None:
+def test_a_full_disk_under_the_output_is_not_blamed_on_the_log(state: Path, program: str, command: list[str]) -> None:
     where = [] if command == ["--help"] else ["--state-dir", str(state)]
     with open("/dev/full", "w") as full:
-        words = [sys.executable, "-m", "agentos", *command, *where]
-        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        done = subprocess.run(words, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True)
+        words = [program, *command, *where]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
 
     assert (done.returncode, done.stderr) == (1, "agentos: the output: No space left on device\n")

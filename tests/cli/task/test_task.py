@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from base64 import b64encode
@@ -516,20 +515,9 @@ def test_a_task_goes_on_after_its_kernel_was_killed(kernel: Kernel, agentos: Age
     assert "The kernel or the agent stopped" in done.stdout
 
 
-def test_a_second_ctrl_c_ends_the_agent(kernel: Kernel, directory: Path) -> None:
+def test_a_second_ctrl_c_ends_the_agent(kernel: Kernel, program: str, directory: Path) -> None:
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "agentos",
-            "task",
-            "Sleep",
-            "--dir",
-            str(directory),
-            "--in-place",
-            "--socket",
-            kernel.socket,
-        ],
+        [program, "task", "Sleep", "--dir", str(directory), "--in-place", "--socket", kernel.socket],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

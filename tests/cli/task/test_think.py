@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from tests.support.offline import thinking
 from tests.support.wire import PATIENCE
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
-COMMAND = (sys.executable, "-m", "agentos", "think")
 WAITING = re.compile(rb"(?:\r\x1b\[K[^\r]*)*\r\x1b\[K")  # the line of a question that waits, and its removal
 SEVEN = "one two three four five six seven"
 
@@ -80,9 +78,9 @@ def test_the_prompt_can_come_through_a_pipe(kernel: Kernel, arguments: tuple[str
     assert given(b"x" * (1 + (4 << 20)), kernel, *arguments).stderr == b"agentos: stdin: expected at most 4 MiB\n"
 
 
-def test_a_prompt_that_is_given_leaves_the_pipe_alone(kernel: Kernel) -> None:
+def test_a_prompt_that_is_given_leaves_the_pipe_alone(kernel: Kernel, program: str) -> None:
     read, write = os.pipe()  # nobody ever writes to it
-    command = [*COMMAND, "--socket", kernel.socket, "seven"]
+    command = [program, "think", "--socket", kernel.socket, "seven"]
     with os.fdopen(read), os.fdopen(write):
         done = subprocess.run(command, stdin=read, capture_output=True, timeout=PATIENCE, check=False)
 
@@ -114,8 +112,8 @@ def test_an_answer_that_breaks_off_is_shown_as_far_as_it_came(agentos: Agentos) 
     assert broken.stderr.startswith("agentos: ")
 
 
-def test_the_answer_is_shown_as_it_comes_and_an_interrupt_withdraws_the_question(kernel: Kernel) -> None:
-    command = [*COMMAND, "--socket", kernel.socket, "endless"]
+def test_the_answer_is_shown_as_it_comes_and_an_interrupt_withdraws_the_question(kernel: Kernel, program: str) -> None:
+    command = [program, "think", "--socket", kernel.socket, "endless"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read(len("word word ")) == b"word word "
@@ -129,8 +127,8 @@ def test_the_answer_is_shown_as_it_comes_and_an_interrupt_withdraws_the_question
         assert client.think("seven", timeout=PATIENCE)["success"]
 
 
-def test_a_reader_that_has_seen_enough_withdraws_the_question(kernel: Kernel) -> None:
-    command = f"{sys.executable} -m agentos think --socket {kernel.socket} endless | head -c 4"
+def test_a_reader_that_has_seen_enough_withdraws_the_question(kernel: Kernel, program: str) -> None:
+    command = f"{program} think --socket {kernel.socket} endless | head -c 4"
 
     done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=PATIENCE, check=False)
 

@@ -26,6 +26,7 @@ from agentos_sdk.values import HostIds
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan, becomes, run
 from tests.support.mounts import mounted
+from tests.support.runs.rounds import rounds
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="without root all files are of one user")
 OWNER = 4321
@@ -205,8 +206,8 @@ async def test_a_name_that_is_swapped_for_a_link_meanwhile_never_shows_what_the_
     seen: set[str] = set()
 
     with swapping(place / "good", place / "link"):
-        for attempt in range(600):
-            if attempt >= 60 and len(seen) > 1:
+        for attempt in range(rounds(600)):
+            if attempt >= rounds(20) and len(seen) > 1:
                 break
             try:
                 seen.add((await run(spawner, a_plan(*CAT, inside, **only(kind, named)))).out)

@@ -416,7 +416,7 @@ async def test_many_leave_no_descriptor_mount_or_zombie(spawner: Spawner) -> Non
     await kill(await spawner.enter(agent, beside("/bin/sleep", "600")))
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))
 
-    for _ in range(rounds(20)):
+    for _ in range(rounds(5)):
         await kill(await spawner.enter(agent, beside("/bin/sleep", "600")))
 
     assert Belongings.now() == before

@@ -22,17 +22,14 @@ AS_ROOT = [
         "what_a_killed_kernel_left_is_swept_and_what_a_living_one_has_is_not",
     )
 ]
-# What depends on the user or the kernel, with all walls; that jails are counted and replaced is the same here.
+# What depends on the user or the kernel, with all walls; that jails are counted, replaced and ended is the same here.
 AHEAD = [
     f"tests/sandbox/start/test_ahead.py::test_{name}"
     for name in (
-        "the_next_program_gets_it",
         "its_layers_and_files_are_those_of_one_built_on_demand[strict]",
-        "no_namespace_is_used_twice",
         "one_with_a_filtered_network_is_built_ahead_with_its_route[strict]",
         "a_command_enters_a_jail_by_a_process_that_was_cloned_ahead",
         "pid_1_has_the_walls_of_the_program[strict-ahead]",
-        "closing_the_spawner_ends_it",
         "a_program_is_in_its_groups_with_its_pid_1",
     )
 ]

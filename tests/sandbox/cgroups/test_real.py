@@ -217,8 +217,10 @@ def test_out_of_memory_ends_the_whole_group_where_the_kernel_can_do_that(root: G
             assert hear(bystander) == "still here"
 
 
-@pytest.mark.parametrize("below", [False, True])
-@pytest.mark.parametrize("kind", ["inet stream", "unix stream", "inet datagram"])
+@pytest.mark.parametrize(
+    ("kind", "below"),
+    [("inet stream", False), ("inet stream", True), ("unix stream", True), ("inet datagram", True)],
+)
 def test_buffers_of_sockets_are_bounded_by_the_memory_limit(root: Group, start: Start, kind: str, below: bool) -> None:
     """Also for a command in a group below, which has no limit of its own: version 1 counts them only where one is."""
     limit = 32 * MIB

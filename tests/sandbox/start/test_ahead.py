@@ -506,7 +506,7 @@ async def test_many_leave_nothing(spawner: Spawner) -> None:
     await kill(await spawner.spawn(steps))
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))
 
-    for _ in range(rounds(40)):
+    for _ in range(rounds(5)):
         await spawner.builder.build(steps)
         await kill(await spawner.spawn(steps))
 

@@ -426,7 +426,7 @@ async def test_many_of_them_leave_nothing(spawner: Spawner) -> None:
     await kill(await spawner.spawn(steps))
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))
 
-    for _ in range(rounds(40)):
+    for _ in range(rounds(5)):
         await kill(await spawner.spawn(steps))
 
     assert Belongings.now() == before

@@ -314,7 +314,7 @@ async def test_many_spawns_and_kills_leave_no_descriptor_mount_or_zombie(spawner
     await kill(await spawner.spawn(steps))
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote.pid}/fd"))
 
-    for _ in range(rounds(40)):
+    for _ in range(rounds(5)):
         await kill(await spawner.spawn(steps))
 
     assert Belongings.now() == before

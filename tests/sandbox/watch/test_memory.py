@@ -22,6 +22,7 @@ from agentos.sandbox.watch import processes
 from agentos.sandbox.watch.memory import Exceeded, MemoryWatcher, outermost, subtree_sums
 from agentos.sandbox.watch.processes import Process, ProcessCache
 from tests.sandbox.jail import PYTHON, SDK, Belongings, kill, line, outer, python, run
+from tests.support.runs.rounds import rounds
 from tests.support.wire import PATIENCE
 
 LIMIT = 100 * MIB
@@ -279,10 +280,10 @@ signal.pause()
     assert (len(hog.exceeded), modest.exceeded) == (1, [])
 
 
-async def test_of_fifty_lives_no_file_stays_open(spawner: Spawner) -> None:
+async def test_of_many_lives_no_file_stays_open(spawner: Spawner) -> None:
     async with a_watcher() as watcher:
         before = Belongings.now()
-        for life in range(50):
+        for life in range(rounds(8)):
             async with watched_sandboxes(spawner, "signal.pause()") as [one]:
                 assert sorted(one.sandbox.tmpfs) == ["/dev/shm", "/tmp", "/workspace"]
                 watcher.add(life % 7, one.sandbox.pid, LIMIT, one.end, tmpfs=one.sandbox.tmpfs.values())

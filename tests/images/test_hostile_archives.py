@@ -364,7 +364,7 @@ def test_a_name_that_cannot_be_is_refused(name: str, store: Images, tmp_path: Pa
         import_image(store, str(tmp_path / "good"), name)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=12), end=st.integers(0, 12_000))
 def test_a_damaged_tar_is_read_to_its_end_or_refused(cuts: list[tuple[int, int]], end: int) -> None:
     whole = make_tar([entry("a/", mode=0o755), entry("a/b" * 60, b"x" * 700), entry("l", kind=LINK, target="a")])

@@ -178,7 +178,7 @@ def test_many_random_texts_are_read_and_the_others_are_opaque_for_many_reasons()
 
 
 @pytest.mark.skipif(BASH is None, reason="there is no bash here to compare with")
-@settings(max_examples=rounds(300), suppress_health_check=list(HealthCheck))
+@settings(max_examples=rounds(100), suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 1 << 32))
 @pytest.mark.usefixtures("long")
 def test_bash_runs_nothing_but_the_commands_that_were_read(stubs: Stubs, seed: int) -> None:

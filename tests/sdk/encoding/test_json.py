@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import attrs
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentos_sdk.calls import agents, connection, host, inspect, messages, think
@@ -132,7 +132,6 @@ def strictly(cls: type, body: bytes) -> str:
         return str(error)
 
 
-@settings(max_examples=300)
 @given(st.sampled_from(REQUESTS).flatmap(lambda cls: st.tuples(st.just(cls), bodies(cls))))
 def test_fields_that_are_parsed_one_by_one_are_read_as_the_whole_body_is(
     request_and_body: tuple[type, bytes],

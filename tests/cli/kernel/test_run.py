@@ -195,12 +195,14 @@ def test_relative_paths_in_a_file_are_the_files(kernel: Kernel) -> None:
     assert (kernel.place / "conf" / "st").is_dir()
 
 
-def test_a_reader_that_goes_away_stops_no_kernel_and_brings_no_traceback(kernel: Kernel, tmp_path: Path) -> None:
-    command = f"exec {sys.executable} -m agentos run --socket {kernel.place}/p --state-dir {kernel.place}/p.d"
+def test_a_reader_that_goes_away_stops_no_kernel_and_brings_no_traceback(
+    kernel: Kernel, tmp_path: Path, program: str
+) -> None:
+    command = [program, "run", "--socket", f"{kernel.place}/p", "--state-dir", f"{kernel.place}/p.d"]
     with (
         open(tmp_path / "errors", "w+") as errors,
         subprocess.Popen(
-            ["sh", "-c", command], env=environment(kernel.place), stdout=subprocess.PIPE, stderr=errors
+            command, cwd=kernel.place, env=environment(kernel.place), stdout=subprocess.PIPE, stderr=errors
         ) as process,
     ):
         assert process.stdout is not None
@@ -300,11 +302,10 @@ def test_watch_needs_a_file(agentos: Agentos, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("kernels")
 def test_what_follows_a_ctrl_c_begins_a_line(tmp_path: Path) -> None:
-    kernel, fd = pty.fork()
-    if kernel == 0:
-        options = ["--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
-        os.chdir(tmp_path)
-        os.execve(sys.executable, [sys.executable, "-m", "agentos", "run", *options], environment(tmp_path))
+    words = ["run", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
+    fd, its = pty.openpty()
+    kernel = fork_server.shared().fork(words, str(tmp_path), environment(tmp_path), [its] * 3)
+    os.close(its)
     shown = b""
     with os.fdopen(fd, "rb", buffering=0) as terminal, contextlib.suppress(OSError):  # EIO at its end
         while data := terminal.read(1 << 16):
@@ -312,7 +313,7 @@ def test_what_follows_a_ctrl_c_begins_a_line(tmp_path: Path) -> None:
             shown += data
             if READY in shown and not was_ready:
                 os.write(fd, b"\x03")
-    assert os.waitpid(kernel, 0)[1] == 0
+    assert kernel.wait(PATIENCE) == 0
 
     assert b"^C" in shown
     [line] = (line for line in shown.decode().splitlines() if "stopping, agents first" in line)

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
+from tests.support import fork_server
 from tests.support.clients import mcp
 from tests.support.kernel import Kernel, descendants, environment, until
 from tests.support.runs.forked import Commands
@@ -29,7 +29,6 @@ from tests.userland.mcp.serving import error_of, eventually, value_of
 from tests.userland.mcp.transports.http_serving import CLIENTS_GENERATORS, connected, make_client
 
 pytestmark = [CLIENTS_GENERATORS, pytest.mark.usefixtures("long")]
-MCP = [sys.executable, "-m", "agentos", "mcp"]
 
 
 @contextmanager
@@ -127,12 +126,15 @@ INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO
 
 
 def test_an_interrupt_ends_a_server_whose_client_says_nothing(kernel: Kernel) -> None:
-    with entry(kernel.state_dir, "silent"), start([*MCP, *options(kernel, "--client", "silent")]) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps(INITIALIZE) + "\n")
-        server.stdin.flush()
-        assert "result" in json.loads(server.stdout.readline())
+    (its_input, given), (written, its_output) = os.pipe(), os.pipe()
+    words = ["mcp", *options(kernel, "--client", "silent")]
+    with entry(kernel.state_dir, "silent"), open(given, "w") as stdin, open(written) as stdout:
+        server = fork_server.shared().fork(words, "/", environment(kernel.place), [its_input, its_output, 2])
+        os.close(its_input)
+        os.close(its_output)
+        stdin.write(json.dumps(INITIALIZE) + "\n")
+        stdin.flush()
+        assert "result" in json.loads(stdout.readline())
 
         server.send_signal(signal.SIGINT)
 
@@ -268,10 +270,10 @@ def sleeps(kernel: Kernel) -> bool:
 # -- A kernel of its own -----------------------------------------------------------------------------------------------
 
 
-async def test_a_standalone_server_has_a_kernel_which_ends_with_it(tmp_path: Path) -> None:
+async def test_a_standalone_server_has_a_kernel_which_ends_with_it(tmp_path: Path, forked: list[str]) -> None:
     socket, errors = tmp_path / "s", tmp_path / "stderr"
     with entry(tmp_path / "state", "alone"):
-        command = [*MCP, "--client", "alone", "--standalone"]
+        command = [*forked, "--client", "alone", "--standalone"]
         command += ["--socket", str(socket), "--state-dir", str(tmp_path / "state")]
         async with stdio_client(command, errors=errors) as client:
             value_of(await client.call_tool("agentos_list_agents", {}))
@@ -282,9 +284,9 @@ async def test_a_standalone_server_has_a_kernel_which_ends_with_it(tmp_path: Pat
     assert not socket.exists()
 
 
-def test_a_kernel_ends_in_order_when_its_server_is_killed(tmp_path: Path) -> None:
+def test_a_kernel_ends_in_order_when_its_server_is_killed(tmp_path: Path, forked: list[str]) -> None:
     make_client(tmp_path / "state", "any")
-    command = [*MCP, "--http", "127.0.0.1:0", "--standalone"]
+    command = [*forked, "--http", "127.0.0.1:0", "--standalone"]
     with start([*command, "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]) as server:
         assert server.stderr is not None
         lines = iter(server.stderr.readline, "")

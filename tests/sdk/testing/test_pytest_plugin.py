@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from agentos_sdk.testing import KernelFailed, RunningKernel
 from tests.support.kernel import until
 from tests.support.wire import PATIENCE
 
+PYTEST = (sys.executable, "-m", "pytest", "-q")
+OURS = "agentos"
 AGENT = """
 from agentos_sdk import AgentOSClient
 
@@ -53,8 +56,10 @@ def test_its_fixtures_are_there_without_an_import(tmp_path: Path) -> None:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "AGENTOS_SOCKET"))
     }
+    others = {each.name for each in metadata.entry_points(group="pytest11")} - {OURS}  # a third of its start
+    without = [word for name in sorted(others) for word in ("-p", f"no:{name}")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", "-W", "error"],
+        [*PYTEST, "-p", "no:cacheprovider", *without, "--strict-markers", "-W", "error"],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
@@ -88,7 +93,7 @@ def test_recorded_answers_are_used_in_the_next_run_and_what_is_unused_is_a_warni
     def run(questions: list[str], *options: str, ci: str = "") -> str:
         file.write_text(f"QUESTIONS = {questions}\n{CASSETTE_TESTS}")
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", *options],
+            [*PYTEST, "-p", plugin, "-p", "no:cacheprovider", *options],
             cwd=tmp_path,
             env={**environment, "CI": ci},
             capture_output=True,

@@ -6,8 +6,10 @@ its protocol is used; sockets are handled here.
 """
 
 import contextlib
+import fcntl
 import math
 import socket
+import termios
 import time
 
 import h11
@@ -90,7 +92,7 @@ class HTTPConnection:
     _app: ASGIFramework
     _idle: dict["HTTPConnection", None]
     _send_timeout: float
-    began: float = field(factory=trio.current_time)
+    waits_since: float = field(factory=trio.current_time)  # for its first request, or since its last response
     _response_sent: bool = False  # our side has sent everything
     _is_websocket: bool = False
     _is_gone: bool = False  # the client; what is cancelled while it is handled never tells the application of its end
@@ -145,13 +147,11 @@ class HTTPConnection:
 
     @property
     def gives_way(self) -> bool:
-        """Whether it waits for a request, or is a WebSocket that the application doesn't keep yet."""
-        return self in self._idle or (self._is_websocket and not self.is_kept)
-
-    def close(self) -> None:
-        """End a connection that waits for a request."""
-        self._idle.pop(self, None)
-        self._read_timeout.cancel()
+        """Whether it waits for a request that isn't there to be read, or is a WebSocket that isn't kept yet."""
+        if self in self._idle:
+            fd = self._stream.socket.fileno()
+            return fd < 0 or not any(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
+        return self._is_websocket and not self.is_kept
 
     async def _handle_event(self, event: Event) -> None:
         """Handle an event of hypercorn."""
@@ -177,6 +177,7 @@ class HTTPConnection:
         self._idle.pop(self, None)
         if idle:
             self._idle[self] = None
+            self.waits_since = trio.current_time()
         self._set_timeout(IDLE_TIMEOUT if idle else math.inf)
 
     def _set_timeout(self, seconds: float) -> None:

@@ -16,7 +16,7 @@ from .users import FindUser
 
 log = logging.getLogger(__name__)
 
-MIN_AGE = 1.0  # seconds, of a connection that gives way to one of the same user: a flood of them costs accepting them
+MIN_AGE = 1.0  # seconds without a request, after which a connection gives way to one of the same user: it may be coming
 
 
 async def run_connection(connection: HTTPConnection, stream: trio.SocketStream) -> None:
@@ -26,7 +26,7 @@ async def run_connection(connection: HTTPConnection, stream: trio.SocketStream) 
 @define(eq=False)
 class Places:
     """With all ``most`` places taken, a new client gets that of the connection that has sent no request for the longest
-    time; if all are busy with one, it waits.
+    time, :data:`MIN_AGE` at least; if there is none, it waits.
 
     With ``find_user`` all users of the host can connect, and those at the port have equal shares of the places. A
     connection of one with more gives way to that of another, whatever it is busy with; a client of one that has its
@@ -42,8 +42,8 @@ class Places:
     find_user: FindUser | None = None
     serve_connection: Callable[[HTTPConnection, trio.SocketStream], Awaitable[None]] = run_connection
     _slots: trio.Semaphore = field(init=False)
-    _idle: dict[HTTPConnection, None] = field(factory=dict)  # the one that waits longest for a request is the first
-    _users: dict[HTTPConnection, Hashable] = field(factory=dict)  # the oldest connection is the first
+    _idle: dict[HTTPConnection, None] = field(factory=dict)
+    _users: dict[HTTPConnection, Hashable] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self._slots = trio.Semaphore(self.most)
@@ -73,10 +73,10 @@ class Places:
 
     async def _wait_for_place(self) -> None:
         await trio.lowlevel.wait_readable(self.listener)
-        if self.are_taken and self._idle:
-            next(iter(self._idle)).close()
-        await self._slots.acquire()
-        self._slots.release()
+        while self.are_taken:
+            with trio.move_on_after(math.inf if self._make_room(None) else MIN_AGE / 4):
+                await self._slots.acquire()
+                self._slots.release()
 
     def _make_room(self, user: Hashable) -> bool:
         """End a connection, for one of this user that has come; False if none gives way."""
@@ -85,7 +85,8 @@ class Places:
         over = count > self.most // len({*held, user}) and greediest != user
         theirs = [one for one, by in self._users.items() if by == (greediest if over else user)]
         before = math.inf if over else trio.current_time() - MIN_AGE
-        found = next((one for one in theirs if one.gives_way and one.began <= before), None)
+        theirs.sort(key=lambda one: one.waits_since)
+        found = next((one for one in theirs if one.waits_since <= before and one.gives_way), None)
         if found is None and over:
             found = next((one for one in theirs if not one.is_kept), None)
         if found is not None:

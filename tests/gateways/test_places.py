@@ -1,5 +1,6 @@
 """Whose connection gives way where all places of a port are taken."""
 
+import os
 import socket
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
@@ -102,7 +103,25 @@ async def test_where_users_are_not_told_apart_only_what_waits_for_a_request_give
             assert await is_served(one)
         busy[0].socket.close()
         assert await is_served(late), "it had to wait for a place"
+        await wait_all_tasks_blocked()
+        mock_clock.jump(MIN_AGE)
         assert await is_served(await port.connect("", QUICK)), "one of the others has given way"
+
+
+async def test_what_has_just_come_or_been_answered_has_time_for_its_request(mock_clock: MockClock) -> None:
+    async with serving(mock_clock, by_user=False) as port:
+        new, answered = [await port.connect("") for _ in range(2)], [await port.connect("", QUICK) for _ in range(2)]
+        for one in answered:
+            assert await is_served(one)
+        late = await port.connect("", QUICK)
+        await wait_all_tasks_blocked(0.01)
+
+        for one in [*new, *answered]:
+            await one.send_all(QUICK)
+            assert await is_served(one)
+        await wait_all_tasks_blocked()
+        mock_clock.jump(MIN_AGE)
+        assert await is_served(late), "one of the others has given way"
 
 
 async def test_of_one_user_only_what_waits_for_a_request_for_a_while_gives_way(mock_clock: MockClock) -> None:
@@ -115,6 +134,20 @@ async def test_of_one_user_only_what_waits_for_a_request_for_a_while_gives_way(m
         mock_clock.jump(MIN_AGE)
         assert await is_served(await port.connect("one", QUICK))
         assert await is_ended(idle[0])
+
+
+async def test_what_has_sent_a_request_that_was_not_read_yet_does_not_give_way(mock_clock: MockClock) -> None:
+    async with serving(mock_clock, by_user=False) as port:
+        kept = [await port.connect("", QUICK) for _ in range(MOST)]
+        for _ in range(5):  # which of the tasks runs first is left to chance
+            for one in kept:
+                assert await is_served(one)
+            await wait_all_tasks_blocked()
+            mock_clock.jump(MIN_AGE)
+            with socket.create_connection(port.address):
+                for one in kept:
+                    os.write(one.socket.fileno(), QUICK)  # without a turn for others
+                await wait_all_tasks_blocked(0.01)
 
 
 @pytest.mark.parametrize("chunk", [b": ping\r\n\r\n", b"x" * 1000, b"x" * 100_000], ids=["pings", "events", "bodies"])

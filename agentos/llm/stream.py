@@ -38,6 +38,7 @@ from .providers.provider import (
 
 MAX_STREAM = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its text
 MAX_LOGPROBS = 16 << 20  # characters of JSON
+MAX_OTHERS = 8  # kinds of parts that are named
 
 
 @define(eq=False)
@@ -64,6 +65,7 @@ class AnswerBuilder:
     callback_error: Exception | None = None
     logprobs: list[str] | None = None
     ended: bool = False
+    _others: dict[str, None] = field(factory=dict)  # kinds of parts that an answer has no place for
     _unknown_finish: str | None = None  # the vendor's word, if no table has it
     _remark: str = ""  # the first text that is neither an event nor JSON
     _is_over: bool = False  # no chunk follows
@@ -101,6 +103,11 @@ class AnswerBuilder:
                 return found
             self._has_other_choices = True
         return {}
+
+    def pass_over(self, kind: object) -> None:
+        """A part of this kind, such as an image, has no place in an answer: an answer of nothing else is refused."""
+        if isinstance(kind, str) and len(self._others) < MAX_OTHERS:
+            self._others[kind] = None
 
     def end_stream(self) -> None:
         """Nothing follows; what has arrived is the answer."""
@@ -148,6 +155,9 @@ class AnswerBuilder:
             raise Failing(f"{self.account.vendor} broke off its answer")
         if self._unknown_finish is not None and not self.has_any:
             raise self.account.unforeseen(f"ended its answer with {self._unknown_finish}")
+        if self._others and not self.has_any and self.finish != "content_filter":
+            kinds = self.account.clean_message(", ".join(self._others))
+            raise self.account.unforeseen(f"answered with nothing but {kinds}, which an agent can't be given")
         text = "".join(self.text)
         calls = tuple(self.calls.finish())
         finish: FinishReason = "tool_calls" if calls and self.finish == "stop" else self.finish

@@ -214,6 +214,8 @@ class _Events:
                 arguments = arguments_text(given) if given else ""  # usually empty: the arguments come in pieces
                 builder.calls.add_piece(index, id_, name, arguments)
                 return Delta(unseen=len(name) + len(arguments))
+            case kind:
+                builder.pass_over(kind)
         return Delta()
 
     def _begin_thought(self, index: int, **fields: str) -> None:

@@ -40,6 +40,7 @@ CALLING_MODES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
     "required": types.FunctionCallingConfigMode.ANY,
 }
 THINKING_BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, without levels
+OTHERS = {"inlineData", "fileData", "executableCode", "codeExecutionResult"}  # parts that an answer has no place for
 MAX_PARSED_RESULT = 64 << 10  # characters of a tool's result that are parsed at most
 
 
@@ -98,6 +99,8 @@ class Gemini(Provider):
                 unseen += len(text_field(part.get("text"), "a thought"))
             else:
                 text.append(text_field(part.get("text"), "a text"))
+                for name in OTHERS & part.keys():
+                    builder.pass_over(name)
         if finish := text_field(candidate.get("finishReason"), "an end"):
             builder.end_with(finish)
         elif (piece.get("promptFeedback") or {}).get("blockReason"):

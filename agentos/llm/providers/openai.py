@@ -40,6 +40,8 @@ from .provider import (
 from .transport import Transport
 
 BASE_URL = "https://api.openai.com/v1"
+OTHERS = ("images", "audio")  # fields of a message that an answer has no place for
+KNOWN_PARTS = {"text", "refusal", "thinking", "reasoning"}
 REFUSED_THOUGHTS = re.compile(  # in the refusal of a question with thoughts of an earlier answer
     "reasoning|thinking_blocks|extra_content|provider_specific|extra (inputs|fields)|additional propert"
     "|un(known|recognized|expected|supported)[^.]{0,20}(field|name|param|key|propert|argument)",
@@ -134,7 +136,10 @@ class OpenAI(Provider):
             delta = choice.get("message") or {"content": choice.get("text")}
         if isinstance(logprobs := choice.get("logprobs"), dict):
             builder.add_logprobs(logprobs.get("content"))
-        text, thought = _read_content(delta.get("content"))
+        text, thought = _read_content(builder, delta.get("content"))
+        for name in OTHERS:
+            if delta.get(name):
+                builder.pass_over(name)
         refused = text_field(delta.get("refusal"), "a refusal")
         unseen = thought + thoughts.add(delta)
         unseen += sum(_add_call_piece(part, builder) for part in delta.get("tool_calls") or ())
@@ -263,7 +268,7 @@ def _is_closed(schema: object) -> bool:
     return all(map(_is_closed, schema)) if isinstance(schema, list) else True
 
 
-def _read_content(content: object) -> tuple[str, int]:
+def _read_content(builder: AnswerBuilder, content: object) -> tuple[str, int]:
     """The text of a message's content, and how many characters of thoughts it has: some servers send parts."""
     if not isinstance(content, list | dict):
         return text_field(content, "a text"), 0
@@ -275,6 +280,8 @@ def _read_content(content: object) -> tuple[str, int]:
             unseen += len(compact_json(thought))
         elif isinstance(part, dict):
             text = part.get("text") or part.get("refusal")
+            if not KNOWN_PARTS & part.keys():
+                builder.pass_over(part.get("type"))
             texts.append(text_field(text.get("value") if isinstance(text, dict) else text, "a text"))
     return "".join(texts), unseen
 

@@ -306,6 +306,41 @@ async def test_a_whole_response_without_an_answer_is_said_with_what_is_missing_a
         assert str(caught.value).startswith(f"{name} answered without a text, a call or an end in {missing}"), body
 
 
+IMAGE = {"inlineData": {"data": "aGk=", "mimeType": "image/png"}}
+OTHERS = {
+    "openai": {
+        "image_url": sse(delta(content=[{"type": "image_url", "image_url": {"url": "data:,"}}]), STOP),
+        "images": sse(delta(content="", images=[{"type": "image_url"}]), STOP) + DONE,
+        "audio": sse(delta(audio={"id": "a", "data": "aGk="}), STOP),
+    },
+    "anthropic": {
+        "web_search_tool_result": START
+        + named("content_block_start", index=0, content_block={"type": "web_search_tool_result", "content": []})
+        + named("message_delta", delta={"stop_reason": "end_turn"}),
+    },
+    "gemini": {"inlineData": sse({"candidates": [{"content": {"parts": [IMAGE]}, "finishReason": "STOP"}]})},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+async def test_an_answer_of_nothing_that_an_agent_can_be_given_is_no_empty_one(
+    worlds: Mapping[str, VendorWorld], name: str
+) -> None:
+    provider = await worlds[name].meet(*(Says([Raw(body)], finish=None) for body in OTHERS[name].values()))
+
+    for kind in OTHERS[name]:
+        with pytest.raises(Unforeseen, match=f"{name} answered with nothing but {kind}, which"):
+            await provider.answer(QUESTION, deaf)
+
+
+async def test_what_an_answer_has_beside_its_text_undoes_nothing(worlds: Mapping[str, VendorWorld]) -> None:
+    empty = [{"type": "text", "text": ""}, {"type": "thinking", "thinking": ""}]
+    bodies = sse(delta(content="fine", images=[{}]), STOP), sse(delta(content=empty), STOP)
+    provider = await worlds["openai"].meet(*(Says([Raw(body)], finish=None) for body in bodies))
+
+    assert [(await provider.answer(QUESTION, deaf)).text for _ in bodies] == ["fine", ""]
+
+
 @pytest.mark.parametrize("status", [400, 502])
 async def test_a_page_is_told_by_its_text(worlds: Mapping[str, VendorWorld], status: int) -> None:
     page = PAGE.replace(b"first", b"f\xefrst")  # of ISO 8859-1

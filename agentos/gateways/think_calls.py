@@ -151,14 +151,12 @@ class ThinkCalls:
             found.append(("x-agentos-fallbacks", ", ".join(each.model for each in thought.fallbacks)))
         return found
 
-    async def embed(
-        self, exchange: Exchange, question: Question, encode: Callable[[Answer, float | None], bytes]
-    ) -> None:
+    async def embed(self, exchange: Exchange, asked: Asked, encode: Callable[[Answer, float | None], bytes]) -> None:
         """Send the vectors that a question asks for; ``encode`` gets the answer and its cost."""
-        thought = await self.think(Asked(question))
+        thought = await self.think(asked)
         size = sum(map(len, thought.answer.vectors))
         data = await self.read(size, encode, thought.answer, thought.cost)
-        await exchange.reply(200, data, self.headers(thought))
+        await exchange.reply(200, data, [*self.headers(thought), *_left_out(asked)])
 
     async def answer(
         self,
@@ -169,7 +167,7 @@ class ThinkCalls:
         media_type: str = "text/event-stream",
     ) -> None:
         """Send the answer: whole, or as it arrives, as a stream of this media type. ``ask`` makes the call instead."""
-        more = [("x-agentos-left-out", ", ".join(asked.left_out))] if asked.left_out else []
+        more = _left_out(asked)
         ask = ask or partial(self.think, asked)
         if asked.stream:
             await self._stream(exchange, asked.question, ask, shape, more, media_type)
@@ -235,6 +233,10 @@ class ThinkCalls:
 
     def _call_error(self, error: Exception) -> CallError:
         return error if isinstance(error, CallError) else internal(error, f"the endpoint of {self.caller.name}")
+
+
+def _left_out(asked: Asked) -> Headers:
+    return [("x-agentos-left-out", ", ".join(asked.left_out))] if asked.left_out else []
 
 
 def _unknown_model(name: str) -> NotFound:

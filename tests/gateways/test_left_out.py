@@ -9,8 +9,8 @@ import pytest
 from agentos.gateways.anthropic import request as anthropic_request
 from agentos.gateways.gemini import request as gemini_request
 from agentos.gateways.left_out import MAX_NAMED, MORE
+from agentos.gateways.openai import embeddings, responses_request
 from agentos.gateways.openai import request as chat_request
-from agentos.gateways.openai import responses_request
 from agentos.gateways.request_fields import read_fields
 from agentos_sdk.errors import BadRequest
 from tests.gateways.served import served
@@ -136,6 +136,19 @@ def test_fields_of_messages(fields: Fields, named: list[str]) -> None:
 )
 def test_fields_of_gemini(fields: Fields, named: list[str]) -> None:
     assert contents(**fields) == named
+
+
+async def test_fields_of_embeddings() -> None:
+    notebook = Notebook()
+    asked: Any = {"input": "a", "user": "u", "dimensions": 8, "input_type": "query", "truncate": "END"}
+    async with served(notebook=notebook) as here, here.client() as client:
+        raw = await client.embeddings.with_raw_response.create(
+            model="offline-1", input="a", extra_body={"input_type": "query"}
+        )
+
+    assert embeddings.parse_request(json.dumps(asked).encode(), "m", "openai").left_out == ["input_type", "truncate"]
+    assert raw.headers["x-agentos-left-out"] == "input_type"
+    assert "left out: input_type" in repr(notebook.entries)
 
 
 @each_row(

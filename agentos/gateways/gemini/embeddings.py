@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from agentos.gateways.request_fields import Mistake, read_fields
+from agentos.gateways.left_out import known, list_left_out
+from agentos.gateways.request_fields import Asked, Mistake, read_fields
 from agentos.llm.answers.vectors import unpack_vector
 from agentos.llm.providers.provider import Answer, Message, Question
 from agentos_sdk.encoding import codec
@@ -11,18 +12,26 @@ from agentos_sdk.encoding.strict import Unexpected
 from .contents import texts_of
 from .fields import GoogleFields
 
+KNOWN = known(
+    *("model", "outputDimensionality"),
+    content=known("role", parts=known("text", "partMetadata")),
+    embedContentConfig=known("outputDimensionality"),
+)
 
-def parse_one(body: bytes, model: str, provider: str) -> Question:
+
+def parse_one(body: bytes, model: str, provider: str) -> Asked:
     """Parse a request for one vector. Slow if ``body`` is large; raises :class:`BadRequest`."""
-    return _question([GoogleFields(read_fields(body).data)], model)
+    request = GoogleFields(read_fields(body).data)
+    return Asked(_question([request], model), left_out=list_left_out(request, KNOWN))
 
 
-def parse_batch(body: bytes, model: str, provider: str) -> Question:
+def parse_batch(body: bytes, model: str, provider: str) -> Asked:
     """Parse a request for many, as :func:`parse_one`."""
-    requests = [*GoogleFields(read_fields(body).data).objects("requests")]
+    request = GoogleFields(read_fields(body).data)
+    requests = [*request.objects("requests")]
     if not requests:
         raise Mistake("requests", "expected at least one request")
-    return _question(requests, model)
+    return Asked(_question(requests, model), left_out=list_left_out(request, known(requests=KNOWN)))
 
 
 def _question(requests: Sequence[GoogleFields], model: str) -> Question:

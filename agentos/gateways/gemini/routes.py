@@ -44,11 +44,11 @@ class GeminiRoutes:
             case "POST", "countTokens" if name:
                 await self._count(exchange, name)
             case "POST", "embedContent" if name:
-                question = await self.calls.parse(exchange, embeddings.parse_one, name)
-                await self.calls.embed(exchange, question, embeddings.encode_one)
+                asked = await self.calls.parse(exchange, embeddings.parse_one, name)
+                await self.calls.embed(exchange, asked, embeddings.encode_one)
             case "POST", "batchEmbedContents" if name:
-                question = await self.calls.parse(exchange, embeddings.parse_batch, name)
-                await self.calls.embed(exchange, question, embeddings.encode_batch)
+                asked = await self.calls.parse(exchange, embeddings.parse_batch, name)
+                await self.calls.embed(exchange, asked, embeddings.encode_batch)
             case "GET", _ if found is not None:
                 await self._tell_models(exchange, path.partition("/models")[2].removeprefix("/"))
             case _:

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from agentos.gateways.request_fields import Fields, Mistake, read_fields
+from agentos.gateways.left_out import known, list_left_out
+from agentos.gateways.request_fields import Asked, Fields, Mistake, read_fields
 from agentos.llm.answers.vectors import unpack_vector
 from agentos.llm.providers.provider import Answer, Message, Question
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import Unexpected
 
 FORMATS = ("float", "base64")
+KNOWN = known("model", "input", "encoding_format", "dimensions", "user")
 
 
 @frozen
-class EmbeddingsRequest:
-    question: Question
+class EmbeddingsRequest(Asked):
     in_base64: bool = False
 
 
@@ -36,7 +37,7 @@ def parse_request(body: bytes, model: str, provider: str) -> EmbeddingsRequest:
         embed=True,
         dimensions=request.whole("dimensions"),
     )
-    return EmbeddingsRequest(question, wanted == "base64")
+    return EmbeddingsRequest(question, left_out=list_left_out(request, KNOWN), in_base64=wanted == "base64")
 
 
 def encode_response(asked: EmbeddingsRequest, answer: Answer, cost: float | None) -> bytes:

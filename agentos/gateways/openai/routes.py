@@ -69,4 +69,4 @@ class OpenAIRoutes:
 
     async def _embed(self, exchange: Exchange) -> None:
         asked = await self.calls.parse(exchange, embeddings.parse_request)
-        await self.calls.embed(exchange, asked.question, partial(embeddings.encode_response, asked))
+        await self.calls.embed(exchange, asked, partial(embeddings.encode_response, asked))

@@ -276,9 +276,13 @@ def test_texts_to_embed() -> None:
     first = {"model": "models/m", "content": {"parts": [{"text": "a"}, {"text": "b"}]}, "taskType": "RETRIEVAL_QUERY"}
     both = [{**first, "outputDimensionality": 8}, {"content": user({"text": "c"}), "outputDimensionality": 8}]
 
-    assert parse_one(json.dumps(first).encode(), "m", "gemini").messages == [Message("user", "ab")]
+    one = parse_one(json.dumps(first).encode(), "m", "gemini")
+    assert (one.question.messages, one.left_out) == ([Message("user", "ab")], ["taskType"])
     asked = parse_batch(json.dumps({"requests": both}).encode(), "m", "gemini")
-    assert asked == Question("m", [Message("user", "ab"), Message("user", "c")], max_tokens=1, embed=True, dimensions=8)
+    assert asked.left_out == ["requests.taskType"]
+    assert asked.question == Question(
+        "m", [Message("user", "ab"), Message("user", "c")], max_tokens=1, embed=True, dimensions=8
+    )
 
 
 @each_row(

@@ -12,7 +12,7 @@ from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
 from agentos.llm.queue.request import ThinkResult
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import CallError
+from agentos_sdk.errors import BadRequest, CallError
 
 from .responses_request import ResponsesRequest, parse_request
 from .responses_shape import ResponseShape
@@ -61,6 +61,8 @@ class Responses:
         return thought
 
     async def retrieve(self, exchange: Exchange, id: str) -> None:
+        if exchange.query("stream") not in ("", "false"):
+            raise BadRequest("stream: a stored response is sent as a whole: leave it out", param="stream")
         found, _ = await self._stored.find(id)
         await exchange.reply(200, codec.encode(found["response"]))
 

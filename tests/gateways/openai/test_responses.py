@@ -209,7 +209,9 @@ async def test_a_response_is_stored_unless_said_otherwise(more: dict[str, Any]) 
         kept = await create(here, **more)
 
         assert (forgotten.to_dict()["store"], kept.to_dict()["store"]) == (False, True)
-        assert await client.responses.retrieve(kept.id) == kept
+        assert await client.responses.retrieve(kept.id, stream=False) == kept
+        with pytest.raises(openai.BadRequestError, match="stream: a stored response is sent as a whole"):
+            await client.responses.retrieve(kept.id, stream=True)
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(forgotten.id)
         await client.responses.delete(kept.id)

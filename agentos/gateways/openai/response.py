@@ -29,8 +29,8 @@ class Shape:
         message = {"role": "assistant", "content": answer.text or (None if calls else ""), "refusal": None}
         choice = {
             "index": 0,
+            "logprobs": None,  # before what a vendor has said, which may have such a field
             "message": {**message, **thoughts_of(answer), **({"tool_calls": calls} if calls else {})},
-            "logprobs": None,
             "finish_reason": answer.finish_reason,
         }
         head = self._head("chat.completion", answer.model)

@@ -64,6 +64,16 @@ def test_calls_of_tools() -> None:
     assert second.model_extra == {}
 
 
+def test_logprobs_stand_in_the_choice_whatever_the_thoughts_have() -> None:
+    thoughts = '{"message":{"reasoning_details":[{"logprobs":null}]}}'
+    answer = Answer("", USAGE, "tool_calls", "m", [ToolCall("call_0", "time", {}, thoughts)], logprobs=b"[]")
+
+    [choice] = json.loads(SHAPE.whole(answer))["choices"]
+
+    assert choice["logprobs"] == {"content": [], "refusal": None}
+    assert choice["message"]["reasoning_details"] == [{"logprobs": None}]
+
+
 def test_an_empty_answer_is_a_text() -> None:
     said = chat.ChatCompletion.model_validate_json(SHAPE.whole(Answer("", USAGE, "length", "m")))
 

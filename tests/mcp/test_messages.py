@@ -39,6 +39,12 @@ def test_notifications_that_no_caller_waits_for_are_dropped() -> None:
     assert parse_line(b"  \n") is None
 
 
+def test_a_byte_order_mark_before_a_message_is_passed_over() -> None:
+    reply = {"jsonrpc": "2.0", "id": 1, "result": {"content": []}}
+
+    assert parse_line(json.dumps(reply).encode("utf-8-sig")) == Parsed(reply)
+
+
 def test_what_is_no_json_is_text_for_the_log() -> None:
     assert parse_line(b"Server started\x1b[31m") == "Server started\\u{1b}[31m"
     assert parse_line(b"\xff\xfe") == "\\u{fffd}\\u{fffd}" or isinstance(parse_line(b"\xff\xfe"), str)

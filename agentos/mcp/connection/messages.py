@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from agentos.http.sse import BYTE_ORDER_MARK
 from agentos.kernel.wire.request_body import parse_text, parse_values
 from agentos.mcp.errors import MAX_QUOTED_CHARS, BadServer, quote_server
 from agentos_sdk.encoding.characters import replace_half_escapes
@@ -68,7 +69,7 @@ def parse_line(line: bytes, secrets: Iterable[bytes] = ()) -> Parsed | str | Non
     ``secrets`` are redacted, also where JSON escapes characters of theirs. Raises :class:`BadServer`. Blocks for a
     long line.
     """
-    line = mend(redact(line, secrets))
+    line = mend(redact(line, secrets)).removeprefix(BYTE_ORDER_MARK)
     if not line.strip():
         return None
     if not line.lstrip().startswith(b"{") or b'"jsonrpc"' not in line:

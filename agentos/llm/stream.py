@@ -32,6 +32,7 @@ from .providers.provider import (
     OnDelta,
     ProviderError,
     Question,
+    answered_by,
     estimate_input_tokens,
     estimate_tokens,
 )
@@ -163,7 +164,7 @@ class AnswerBuilder:
         finish: FinishReason = "tool_calls" if calls and self.finish == "stop" else self.finish
         usage = self.usage or Usage(estimate_input_tokens(question), estimate_tokens(len(text) + self.unseen))
         logprobs = None if self.logprobs is None else f"[{','.join(self.logprobs)}]".encode()
-        return Answer(text, usage, finish, join_surrogates(self.model or question.model), calls, logprobs)
+        return Answer(text, usage, finish, answered_by(self.model, question), calls, logprobs)
 
     def _take(self, data: bytes, name: str) -> None:
         """Take the data of an event, or a body that is no event."""

@@ -20,6 +20,7 @@ from agentos_sdk.values import ToolCall
 from .malformed import MAX_EVENT, MalformedResponse, parse_json
 
 MAX_CALLS = 1000
+MAX_HEADS = 4 << 20  # characters of the ids, names and signatures of all calls
 MAX_ARGUMENT_DEPTH = (
     codec.MAX_DEPTH - 5
 )  # nesting of a tool's arguments; a later request has to hold them when they are sent back
@@ -54,6 +55,7 @@ class CalledTools:
     _partial: list[PartialCall] = field(factory=list)
     _by_key: dict[tuple[int | None, str], PartialCall] = field(factory=dict)  # the latest with that index; "": any id
     _size: int = 0  # characters of arguments
+    _heads: int = 0  # characters of ids, names and signatures
 
     def __bool__(self) -> bool:
         return bool(self.whole or self._partial)
@@ -61,7 +63,7 @@ class CalledTools:
     def add(self, call: ToolCall) -> None:
         """Add a complete tool call."""
         self.whole.append(call)
-        self._count()
+        self._count(len(call.id) + len(call.name) + len(call.signature or ""))
 
     def add_piece(self, index: int | None, id_: str, name: str, arguments: str, signature: str | None = None) -> None:
         """Append a piece to the tool call it belongs to.
@@ -73,9 +75,12 @@ class CalledTools:
         if partial is None or self._begins_another(partial, index, id_, name, arguments):
             partial = self._by_key[index, ""] = self._by_key[index, id_] = PartialCall(id_, batch=self.batch)
             self._partial.append(partial)
-            self._count()
+            self._count(len(id_))
         if not partial.name or (name not in ("", partial.name) and not id_ and not any(partial.arguments)):
             partial.name += name  # some servers send it in pieces, others repeat it
+            self._count(len(name))
+        if signature:
+            self._count(len(signature))
         partial.signature = signature or partial.signature
         partial.arguments.append(arguments)
         self._size += len(arguments)
@@ -90,9 +95,12 @@ class CalledTools:
         is_repeated = id_ and last.name == name and last.batch != self.batch
         return not is_repeated or (bool(arguments.strip()) and last.is_whole)
 
-    def _count(self) -> None:
+    def _count(self, size: int) -> None:
+        self._heads += size
         if len(self.whole) + len(self._partial) > MAX_CALLS:
             raise MalformedResponse(f"called more than {MAX_CALLS} tools at once")
+        if self._heads > MAX_HEADS:
+            raise MalformedResponse(f"called tools with more than {MAX_HEADS >> 20} MiB of ids, names and signatures")
 
     def finish(self) -> Iterator[ToolCall]:
         """All calls, each with an id of its own."""

@@ -15,7 +15,14 @@ import msgspec
 from attrs import define, field
 from msgspec import Raw, Struct
 
-from agentos.llm.providers.provider import Answer, OnDelta, Question, counted_usage, estimate_input_tokens
+from agentos.llm.providers.provider import (
+    Answer,
+    OnDelta,
+    Question,
+    answered_by,
+    counted_usage,
+    estimate_input_tokens,
+)
 from agentos.structs import learn
 from agentos_sdk.values import Usage
 
@@ -109,7 +116,7 @@ def _answer(question: Question, found: Sequence[Raw], used: Usage, model: str | 
     if len(found) != len(question.messages):
         raise MalformedResponse(f"sent {len(found)} embeddings for {len(question.messages)} texts")
     usage = used if used.input else Usage(estimate_input_tokens(question))
-    return Answer("", usage, "embedded", model or question.model, vectors=[_vector(each) for each in found])
+    return Answer("", usage, "embedded", answered_by(model, question), vectors=[_vector(each) for each in found])
 
 
 def _vector(found: Raw) -> bytes:

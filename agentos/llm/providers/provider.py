@@ -13,12 +13,14 @@ from msgspec.structs import force_setattr
 
 from agentos.llm.answers.prompt_blocks import Block, CacheMark
 from agentos.llm.answers.sampling import Effort, Sampling
+from agentos_sdk.encoding.characters import join_surrogates
 from agentos_sdk.values import MAX_TOKENS, Tool, ToolCall, ToolChoice, Usage
 
 Role = Literal["user", "assistant", "tool", "system"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "embedded"]
 
 CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for estimates before a provider has counted
+MAX_MODEL = 200  # characters of the name of the model that answered, as of one that is asked
 TOKENS_PER_IMAGE = 258  # what Gemini counts for one of its tiles; also for estimates
 TOKENS_PER_MESSAGE = 4  # for its role and its end
 
@@ -170,6 +172,11 @@ class Answer:
     calls: Sequence[ToolCall] = ()
     logprobs: bytes | None = field(default=None, repr=False)
     vectors: Sequence[bytes] = field(default=(), repr=False)
+
+
+def answered_by(model: str | None, question: Question) -> str:
+    """The model that answered, as its server calls it, or the one that was asked."""
+    return join_surrogates((model or question.model)[:MAX_MODEL])
 
 
 OnDelta: TypeAlias = Callable[[Delta], None]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agentos.llm.answers.called_tools import MAX_ARGUMENT_DEPTH, MAX_CALLS
 from agentos.llm.answers.malformed import MAX_CONTAINERS, MAX_EVENT
 from agentos.llm.providers.account import ProviderAccount
-from agentos.llm.providers.provider import Delta, Failing, Message, Question, Rejected
+from agentos.llm.providers.provider import MAX_MODEL, Delta, Failing, Message, Question, Rejected
 from agentos.llm.providers.transport import MAX_ERROR_BODY, Transport
 from agentos.llm.settings import Timeouts
 from agentos_sdk.values import Usage
@@ -170,6 +170,23 @@ async def test_arguments_have_an_end(imitator: VendorWorld) -> None:
 
     with pytest.raises(Failing, match="more than 1 MiB of arguments"):
         await provider.answer(QUESTION, deaf)
+
+
+@pytest.mark.parametrize("what", ["id_", "name"])
+async def test_ids_and_names_have_an_end(world: VendorWorld, what: str) -> None:
+    long = [whole_call(world, **{what: json.dumps(f"{number}{'x' * 1_000_000}")}) for number in range(5)]
+    if world.name == "anthropic":
+        long = [each.replace('"index": 0', f'"index": {number}') for number, each in enumerate(long)]
+    provider = await world.meet(events(*long))
+
+    with pytest.raises(Failing, match="more than 4 MiB of ids, names and signatures"):
+        await provider.answer(QUESTION, deaf)
+
+
+async def test_the_name_of_a_model_has_an_end(world: VendorWorld) -> None:
+    provider = await world.meet(Says([Text("42")], model="m" * 100_000))
+
+    assert (await provider.answer(QUESTION, deaf)).model == "m" * MAX_MODEL
 
 
 async def test_an_event_holds_so_much_and_text_as_if_it_held_more(world: VendorWorld) -> None:

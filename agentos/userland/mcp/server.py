@@ -7,12 +7,14 @@ from typing import Annotated, Any, get_type_hints
 from weakref import WeakKeyDictionary
 
 from mcp.server.mcpserver import Context, Elicit, ElicitationResult, MCPServer, Resolve
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.request_state import RequestStateSecurity
-from mcp.types import Resource
+from mcp.types import CallToolResult, InputRequiredResult, Resource
 from mcp.types import Tool as ListedTool
 
 from agentos import __version__
 from agentos_sdk.client import Kernel
+from agentos_sdk.clients.suggestions import suggest_name
 
 from .approval import Answer, Filed, Made, ask, decide, file
 from .changes import Changes
@@ -44,11 +46,25 @@ class Server(MCPServer[Any]):
             if guest not in self.possible:
                 self.possible[guest] = await find_possible(session, TOOLS)
             possible = self.possible[guest]
-        return [tool for tool in await super().list_tools() if tool.name in possible]
+        return [_close(tool) for tool in await super().list_tools() if tool.name in possible]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool; refuses an argument that it hasn't, which the SDK would drop: it may have been a restriction."""
+        known = [each for tool in TOOLS if tool.name == name for each in signature(tool.plan).parameters]
+        if known and (wrong := [each for each in arguments if each not in known]):  # without any, clients make one up
+            raise ToolError(f"bad_request: {name} has no argument {wrong[0][:80]!r}{suggest_name(wrong[0], known)}")
+        return await super().call_tool(name, arguments, context)
 
     async def list_resources(self) -> list[Resource]:
         async with request_errors():
             return [*await super().list_resources(), *await list_logs(self.find_session())]
+
+
+def _close(tool: ListedTool) -> ListedTool:
+    """The tool with a schema that says that it has no other arguments."""
+    return tool.model_copy(update={"input_schema": {**tool.input_schema, "additionalProperties": False}})
 
 
 def build_server(find_session: FindSession, state_key: bytes | None = None) -> Server:

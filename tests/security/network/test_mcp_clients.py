@@ -68,6 +68,13 @@ async def clients(kernel: Kernel) -> AsyncIterator[tuple[RawClient, RawClient]]:
         ("agentos_exec", '{"command": "true", "timeout": Infinity}', "bad_request: timeout: out of range float"),
         ("agentos_read", '{"path": "\\u0000"}', "bad_request: path: expected a string, got a NUL character in one"),
         ("agentos_spawn", '{"name": "mcp:other", "command": ["true"]}', "bad_request: name: expected a name of"),
+        (
+            "agentos_spawn",
+            '{"name": "a", "command": ["true"], "permissions": "minimal"}',
+            "bad_request: agentos_spawn has no argument 'permissions'",
+        ),
+        ("agentos_exec", '{"command": "true", "network": false}', "agentos_exec has no argument 'network'"),
+        ("agentos_wait", '{"name": "a", "timeouts": 1}', "no argument 'timeouts', did you mean timeout?"),
         ("agentos_state_get", '{"key": ' + "[" * 5000 + "]" * 5000 + "}", "Parse error: recursion limit exceeded"),
         ("agentos_state_get", '{"key": "\\ud800"}', "Parse error: "),
     ],

@@ -78,6 +78,7 @@ async def test_each_tool_has_exact_schemas_and_annotations(kernel: Kernel) -> No
         assert tool.output_schema
         assert tool.output_schema["type"] == "object"
         assert tool.annotations
+        assert tool.input_schema["additionalProperties"] is False
         hints = tool.annotations
         assert None not in (hints.read_only_hint, hints.destructive_hint, hints.idempotent_hint, hints.open_world_hint)
         for field in tool.input_schema["properties"].values():

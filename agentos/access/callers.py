@@ -273,6 +273,11 @@ class Callers:
         self.authorizer.replace_all(agent.id, spec.permissions or default(spec.jailed), names)
         self._apply_set(agent, spec.permissions)
 
+    def limit(self, agent: Agent, spec: AgentSpec) -> None:
+        """Take away what this spec doesn't grant, until :meth:`declare` gives the agent all of it."""
+        self.authorizer.stack(agent.id, spec.permissions or default(spec.jailed))
+        self.choose_tables()
+
     def narrow(self, caller: Caller, given: PermissionSet) -> None:
         """Limit a caller to a set from now on; an operator's connection becomes a guest by this."""
         if self.authorizer.is_held_already(given, caller.id):

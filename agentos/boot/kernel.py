@@ -234,6 +234,7 @@ class Kernel:
             ports=CallerPorts(
                 make=self.callers.of_agent,
                 declare=self.callers.declare,
+                limit=self.callers.limit,
                 forget=self.forget_agent,
                 queue_path=self.callers.queue_path,
                 keep_mail=self.callers.mail.keep,

@@ -117,18 +117,19 @@ class Reload:
         values = await self._read_secrets(new)
         changed = self.callers.secrets.find_changed(new.http.secrets, values)
         found = structs.replace(found, settings=[*found.settings, *(f"http.secrets.{name}" for name in changed)])
-        self._check_names(new)
         self._check_faults(new, found)
+        if not dry_run:
+            await run_in_thread(log_exposed_files, new)
+        self._check_names(new)  # last, so that no caller takes one of them meanwhile
         if dry_run:
             return found
-        await run_in_thread(log_exposed_files, new)
         self.callers.secrets.replace(new.http.secrets, values)
-        changes = await supervision.declared.reload(self.config.root, new.root, found.changes)
         self.callers.sets.known = new.permissions
         self.servers.replace(new.mcp)
-        await self.servers.pins.keep_only(self.servers.settings)
+        changes = await supervision.declared.reload(self.config.root, new.root, found.changes)
         http = attrs.evolve(self.config.http, secrets=new.http.secrets)
         self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions, http=http, mcp=new.mcp)
+        await self.servers.pins.keep_only(self.servers.settings)
         await supervision.kept_stops.forget_others([one.name for one in new.root.agents()])
         found = Reloaded(changes, found.settings, found.kernel_restart)
         supervision.registry.publish(

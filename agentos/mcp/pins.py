@@ -190,11 +190,14 @@ class Pins:
         return found
 
     async def keep_only(self, servers: Collection[str]) -> None:
-        """Revoke what was decided about all servers but these, and what is asked. Raises ``DatabaseError``."""
+        """Revoke what was decided about all servers but these, and what is asked."""
         for server in self._asking.keys() - set(servers):
             self._asking[server].cancel()
             self.approvals.withdraw(self.find_asker(server))
-        await self._remove([pin for pin in self._pins.values() if pin.server not in servers])
+        try:
+            await self._remove([pin for pin in self._pins.values() if pin.server not in servers])
+        except DatabaseError as error:
+            log.warning("what was decided about MCP servers that the file no longer has isn't removed yet: %s", error)
 
     async def _remove(self, pins: Sequence[Pin]) -> None:
         if pins:

@@ -213,6 +213,10 @@ class PermissionAuthorizer:
             self.announce_change()
             return
         self.check_layer_left(own, number)
+        self.stack(number, own)
+
+    def stack(self, number: int, own: PermissionSet) -> None:
+        """Limit all that the caller holds by a further set, however often it has narrowed its own rights."""
         held = self.permissions_of(number)
         held.above = EffectivePermissions(held.own, held.above, held.names, held.giver, held.is_operators)
         held.own, held.giver, held.is_operators, held.layers_added = own, None, False, held.layers_added + 1

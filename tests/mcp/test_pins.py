@@ -223,6 +223,16 @@ async def test_the_question_about_a_server_ends_when_it_is_removed(shop: Shop) -
     assert shop.pins.split("notes", [tool()]).pinned == [tool()]
 
 
+async def test_a_disk_that_takes_no_removal_holds_up_no_reload(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    await shop.offer(tool())
+    await shop.decide()
+    await shop.desk.database.write(lambda db: db.execute("PRAGMA query_only = 1"))
+
+    await shop.pins.keep_only([])
+
+    assert "isn't removed yet: " in caplog.text
+
+
 async def test_the_operator_revokes_a_pin_by_the_id_of_its_approval(shop: Shop) -> None:
     await shop.offer(tool())
     number = await shop.decide()

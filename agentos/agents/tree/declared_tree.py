@@ -41,13 +41,14 @@ FOR_SPAWNED = SupervisorSpec(
 class CallerPorts(Struct, frozen=True):
     """What the tree needs of the kernel's callers.
 
-    ``make`` gives an agent its identity and its rights, ``declare`` changes them to those of a spec, ``forget`` removes
-    its mailbox, rights and session. ``queue_path`` returns a caller's place in the model's queue. ``keep_mail`` gets an
-    agent's id and name, and whether its messages are kept from now on.
+    ``make`` gives an agent its identity and its rights, ``declare`` changes them to those of a spec, ``limit`` takes
+    away what a spec doesn't grant, ``forget`` removes its mailbox, rights and session. ``queue_path`` returns a caller's
+    place in the model's queue. ``keep_mail`` gets an agent's id and name, and whether its messages are kept from now on.
     """
 
     make: Callable[[AgentSpec, Caller | None], Caller]
     declare: Callable[[Agent, AgentSpec], None]
+    limit: Callable[[Agent, AgentSpec], None]
     forget: Callable[[Agent], None]
     queue_path: Callable[[Caller], QueuePath]
     keep_mail: Callable[[int, str, bool], None]
@@ -70,6 +71,7 @@ class DeclaredTree:
     update_queue_paths: Callable[[], None]
     specs: Mapping[Path, SupervisorSpec] = field(factory=dict, init=False)  # of each group's supervisor
     _containers: Mapping[tuple[Path, str], Container] = field(factory=dict, init=False)  # of the tree before
+    _limited: set[str] = field(factory=set, init=False)  # agents whose next life gets other rights than the present one
 
     def build(self, root: GroupSpec) -> SupervisorSpec:
         """The spec of the root supervisor. What the next lives of containers and groups run is changed by this."""
@@ -90,8 +92,12 @@ class DeclaredTree:
             for spec in new.agents()
             if spec.name not in known
         ]
-        remaining = await self._stop_leaving(old, before, after)
         starting = {change.name for change in changes if change.kind in ("added", "restarted")}
+        for spec in new.agents():
+            if spec.name in known:
+                self._change_rights(self._find(spec.name), before[spec.name].spec, spec, spec.name in starting)
+        self.update_queue_paths()
+        remaining = await self._stop_leaving(old, before, after)
         # No checkpoint until the new tree is built: a life that begins meanwhile would be one of both files.
         for spec in new.agents():
             if spec.name in known:
@@ -120,9 +126,24 @@ class DeclaredTree:
         for agent in leaving:
             self.tracker.finish(agent)
             if agent.name not in moved:
+                self._limited.discard(agent.name)
                 self.ports.forget(agent)
                 self.tracker.remove_agent(agent)
         return remaining
+
+    def _change_rights(self, agent: Agent, was: AgentSpec | GroupSpec, spec: AgentSpec, starts: bool) -> None:
+        """Apply the rights and the share of the model before anything is stopped, which takes up to its shutdown time.
+
+        A program that shall end gets no right that is meant for the next one.
+        """
+        agent.spec = replace(agent.spec, llm=spec.llm)
+        if not isinstance(was, AgentSpec) or (spec.permissions, spec.jailed) == (was.permissions, was.jailed):
+            return
+        if starts or spec.name in self._limited:
+            self._limited.add(spec.name)
+            self.ports.limit(agent, spec)
+        else:
+            self.ports.declare(agent, spec)
 
     def _renew(self, agent: Agent, was: AgentSpec | GroupSpec, spec: AgentSpec, starts: bool) -> None:
         """Apply what holds at once; keep the rest for the next life of an agent that runs and has to be restarted."""
@@ -133,17 +154,15 @@ class DeclaredTree:
             self._become(agent, spec)
         if starts and agent.wish.stopped_by is None and agent.arrived.is_set():
             agent.arrived, agent.came_up = trio.Event(), False  # for those that wait for it with `after`
-        if isinstance(was, AgentSpec) and spec.permissions != was.permissions and spec.jailed == agent.spec.jailed:
-            self.ports.declare(agent, spec)
         if isinstance(was, AgentSpec) and spec.mailbox != was.mailbox:
             self.ports.keep_mail(agent.id, agent.name, spec.mailbox == "kept")
         if not agent.alive:
             agent.wish.take_changes()
 
     def _become(self, agent: Agent, spec: AgentSpec) -> None:
-        jailed = agent.spec.jailed
         agent.spec = replace(spec, permissions=agent.spec.permissions)  # which SET_PERMS may have replaced
-        if spec.jailed != jailed:
+        if spec.name in self._limited:
+            self._limited.remove(spec.name)
             self.ports.declare(agent, spec)
 
     async def _settle_change(self, change: TreeChange) -> TreeChange:

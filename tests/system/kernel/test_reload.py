@@ -284,6 +284,52 @@ def test_permissions_and_shares_change_as_it_runs(declare: Declare, tmp_path: Pa
         assert pids(client) == before
 
 
+def test_rights_go_at_once_and_come_with_the_next_program(declare: Declare, tmp_path: Path) -> None:
+    """Each program here ignores SIGTERM: what the file takes away doesn't wait for the end of any."""
+    (tmp_path / "relay.py").write_text(RELAY)
+    (tmp_path / "deaf.py").write_text(f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{RELAY}")
+
+    def agent(name: str, program: str, permissions: str, *more: str) -> str:
+        patient = 'shutdown = "100s"'
+        rights = f'permissions = "{permissions}"'
+        return child(name, None, f'script = "{tmp_path}/{program}.py"', 'ready = "hello"', rights, patient, *more)
+
+    narrow = '[permissions.narrow]\nlevel = "standard"\ndeny = { calls = ["TREE"] }\n'
+    sets = f'[permissions.wide]\nlevel = "standard"\n{narrow}'
+    kernel = declare(
+        agent("leaves", "deaf", "wide")
+        + agent("same", "deaf", "wide")
+        + agent("less", "deaf", "wide", 'isolation = "none"')
+        + agent("more", "deaf", "narrow")
+        + f'{sets}[mcp.servers.notes]\ncommand = ["cat"]\n'
+    )
+    share = "llm = { budget = [{ tokens = 50, per = '1h' }] }"
+    text = (
+        agent("same", "deaf", "narrow", share)
+        + agent("less", "relay", "narrow")
+        + agent("more", "relay", "wide")
+        + sets
+    )
+    with kernel.client() as client, kernel.connect() as wire:
+        ids = {name: info(client, name)["id"] for name in ("same", "less", "more")}
+        (kernel.place / "agentos.toml").write_text(text)
+        wire.send(Op.RELOAD, {})
+        in_state(client, "leaves", "stopping")
+
+        assert {ask(client, number, "tree").get("code") for number in ids.values()} == {"permission_denied"}
+        assert [one["most"] for one in up(client.inspect("same"))["llm"]["budgets"]] == [50]
+        assert client.tools("notes")["code"] == "not_found"
+        os.kill(info(client, "leaves")["pid"], signal.SIGKILL)
+        in_state(client, "less", "stopping")
+        assert ask(client, ids["less"], "tree")["code"] == "permission_denied"
+        os.kill(info(client, "less")["pid"], signal.SIGKILL)
+        in_state(client, "more", "stopping")
+        assert ask(client, ids["more"], "tree")["code"] == "permission_denied"
+        os.kill(info(client, "more")["pid"], signal.SIGKILL)
+        in_state(client, "more", "running")
+        assert ask(client, ids["more"], "tree")["success"]
+
+
 def test_limits_of_a_cgroup_change_as_it_runs(declare: Declare) -> None:
     kernel = declare(child("a", SLEEPS, 'limits = { memory = "64M", disk = "10M" }'))
     version = need_cgroups(kernel)

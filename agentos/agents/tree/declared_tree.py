@@ -42,8 +42,9 @@ class CallerPorts(Struct, frozen=True):
     """What the tree needs of the kernel's callers.
 
     ``make`` gives an agent its identity and its rights, ``declare`` changes them to those of a spec, ``limit`` takes
-    away what a spec doesn't grant, ``forget`` removes its mailbox, rights and session. ``queue_path`` returns a caller's
-    place in the model's queue. ``keep_mail`` gets an agent's id and name, and whether its messages are kept from now on.
+    away what a spec doesn't grant, ``forget`` removes its mailbox, rights and session. ``queue_path`` returns a
+    caller's place in the model's queue. ``keep_mail`` gets an agent's id and name, and whether its messages are kept
+    from now on.
     """
 
     make: Callable[[AgentSpec, Caller | None], Caller]

@@ -59,22 +59,24 @@ class LogCalls(Struct, frozen=True):
         one = self._find(caller, request) if (request.name, request.id) != (None, None) else None
         if one is None or any(given is not None for given in filters):
             rights, includes = self._choose(caller, request, one)
-            disk = partial(self._read_disk, request, includes, one, tail)
+            disk = partial(self._read_disk, request, rights, includes, one, tail)
             return Prepared(rights, disk, about=", ".join(request.names or [request.name or "all agents"]))
+
+        right = Right("logs", agent=one.id)
 
         async def act(call: Call) -> Page:
             check_tail(tail)
             begin = max(0, one.output.end - tail)
             if request.follow:
                 call.require_stream("follow")
-                return await follow_output(call, one, begin)
+                return await follow_output(call, right, one, begin)
             while True:
                 await caller.allowance.wait_for_reply_room()  # one that doesn't read its replies gets no more of them
                 async with self.paging:
                     if caller.allowance.replies < MAX_BODY_BYTES:
                         return Page(True, *one.output.since(begin))
 
-        return Prepared((Right("logs", agent=one.id),), act)
+        return Prepared((right,), act)
 
     def _find(self, caller: Caller, request: calls.Logs) -> Agent | None:
         """The agent of a request that names one. None: it has only a log on disk, which only the operator may read."""
@@ -122,7 +124,13 @@ class LogCalls(Struct, frozen=True):
         )
 
     async def _read_disk(
-        self, request: calls.Logs, includes: Includes, one: Agent | None, tail: int, call: Call
+        self,
+        request: calls.Logs,
+        rights: Sequence[Right],
+        includes: Includes,
+        one: Agent | None,
+        tail: int,
+        call: Call,
     ) -> Page:
         check_tail(tail)
         selection = self._select(request, includes)
@@ -130,7 +138,7 @@ class LogCalls(Struct, frozen=True):
         if request.follow:
             call.require_stream("follow")
             last = None if request.since is not None and request.tail is None else tail
-            return await self._follow(call, selection, last, one, named)
+            return await self._follow(call, rights, selection, last, one, named)
         async with call.caller.turn:
             await call.caller.allowance.wait_for_reply_room()
             lines, left_out = await self.reader.read_last(selection, tail)
@@ -156,7 +164,15 @@ class LogCalls(Struct, frozen=True):
             with_kernel=includes(KERNEL, self.reader.logs.run, Origin(0, declared=False, owner=KERNEL)),
         )
 
-    async def _follow(self, call: Call, selection: Selection, tail: int | None, one: Agent | None, named: bool) -> Page:
+    async def _follow(
+        self,
+        call: Call,
+        rights: Sequence[Right],
+        selection: Selection,
+        tail: int | None,
+        one: Agent | None,
+        named: bool,
+    ) -> Page:
         """Stream the last lines (None: all), then new ones until ``until``, or until the agent has ended for good."""
         reader, turn = self.reader, call.caller.turn  # however much a caller follows, it reads one thing at a time
         over = one.over.is_set if one is not None else lambda: False
@@ -164,6 +180,7 @@ class LogCalls(Struct, frozen=True):
 
         async def send(lines: Sequence[Line], missed: int) -> None:
             if lines or missed:
+                require_still(call.caller, rights)
                 await call.send(await encode_in_turns(Page(lines=describe_lines(lines, named), missed=missed)))
 
         with ExitStack() as stack:
@@ -212,11 +229,20 @@ def describe_lines(lines: Sequence[Line], named: bool) -> list[Mapping[str, Any]
     ]
 
 
-async def follow_output(call: Call, agent: Agent, begin: int) -> Page:
+def require_still(caller: Caller, rights: Sequence[Right]) -> None:
+    """Raise ``PermissionDenied`` if rules have taken one of these away since the call began."""
+    for right in rights:
+        decision = caller.authorizer.decide(caller, right)
+        if decision.effect == "deny":
+            raise decision.refusal
+
+
+async def follow_output(call: Call, right: Right, agent: Agent, begin: int) -> Page:
     """Stream lines until the agent has ended for good; the reply itself carries the last ones."""
     while True:
         lines, missed = agent.output.since(begin)
         begin = agent.output.end
+        require_still(call.caller, [right])
         if agent.over.is_set():
             return Page(True, lines, missed)
         if lines:

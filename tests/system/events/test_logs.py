@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from agentos_sdk.errors import NotFound, from_reply
+from agentos_sdk.errors import NotFound, PermissionDenied, from_reply
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.runs.rows import each_row
 from tests.support.wire import LOGS, PATIENCE
-from tests.system.agents import ask, relay, up
+from tests.system.agents import as_agent, ask, relay, up
 
 COUNTER = """
 [[supervisor.children]]
@@ -156,6 +156,23 @@ def test_the_log_of_an_agent_outlives_a_kill_of_the_kernel(own_kernel: OwnKernel
 def raise_for(reply: dict[str, Any]) -> None:
     if not reply["success"]:
         raise from_reply(reply)
+
+
+@pytest.mark.parametrize("since", [None, 0.0], ids=["from memory", "from disk"])
+def test_following_ends_when_the_right_is_taken_away(
+    kernel: Kernel, client: AgentOSClient, since: float | None
+) -> None:
+    talks = ["sh", "-c", "while sleep 0.1; do echo tick; done"]
+    number = up(client.spawn("talks", command=talks, permissions="standard"))["id"]
+    with as_agent(kernel, number) as agent:
+        pages = agent.follow_logs("talks", since=since)
+        assert next(iter(pages))["lines"]
+
+        up(client.set_permissions({"level": "standard", "deny": {"calls": ["LOGS"]}}, agent_id=number))
+
+        with pytest.raises(PermissionDenied, match="deny calls LOGS"):
+            for _ in pages:
+                pass
 
 
 def test_following_goes_on_over_a_restart_of_the_agent_and_ends_with_it(client: AgentOSClient) -> None:

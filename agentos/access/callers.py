@@ -1,6 +1,6 @@
 """Callers: assigns identity, permissions and the call table to every operator connection, guest and agent."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import attrs
 from attrs import define, field
@@ -272,6 +272,16 @@ class Callers:
         names = self.sets.names_of(jailed=spec.jailed)
         self.authorizer.replace_all(agent.id, spec.permissions or default(spec.jailed), names)
         self._apply_set(agent, spec.permissions)
+
+    def use_sets(self, known: Mapping[str, PermissionSet]) -> None:
+        """Use these sets of the file, also for spawned agents that were given one of them by its name."""
+        before, self.sets.known = self.sets.known, known
+        changed = {old: known[name] for name, old in before.items() if known.get(name, old) != old}
+        for agent in self.registry:
+            if changed and not agent.declared and not agent.over.is_set():
+                self.authorizer.replace_sets(agent.id, changed)
+                given = agent.spec.permissions
+                self._apply_set(agent, changed.get(given, given) if given is not None else None)
 
     def limit(self, agent: Agent, spec: AgentSpec) -> None:
         """Take away what this spec doesn't grant, until :meth:`declare` gives the agent all of it."""

@@ -124,7 +124,7 @@ class Reload:
         if dry_run:
             return found
         self.callers.secrets.replace(new.http.secrets, values)
-        self.callers.sets.known = new.permissions
+        self.callers.use_sets(new.permissions)
         self.servers.replace(new.mcp)
         changes = await supervision.declared.reload(self.config.root, new.root, found.changes)
         http = attrs.evolve(self.config.http, secrets=new.http.secrets)

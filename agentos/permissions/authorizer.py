@@ -197,6 +197,14 @@ class PermissionAuthorizer:
         held.giver = None if any(one is giver for one in held.chain()) else giver
         self.announce_change()
 
+    def replace_sets(self, number: int, changed: Mapping[PermissionSet, PermissionSet]) -> None:
+        """Replace those of the caller's own sets, its narrowings included, that have changed."""
+        held: EffectivePermissions | None = self.permissions_of(number)
+        for _ in range(self.permissions_of(number).layers_added + 1):
+            assert held is not None, "each such layer stands on the one before"
+            held.own, held = changed.get(held.own, held.own), held.above
+        self.announce_change()
+
     def replace_all(self, number: int, own: PermissionSet, names: Names) -> None:
         """Replace all that a caller without a caller above it holds, its narrowings and the set's giver included."""
         held = self.permissions_of(number)

@@ -284,6 +284,23 @@ def test_permissions_and_shares_change_as_it_runs(declare: Declare, tmp_path: Pa
         assert pids(client) == before
 
 
+def test_a_set_that_was_given_by_its_name_changes_with_the_file(declare: Declare) -> None:
+    sets = '[permissions.wide]\nlevel = "standard"\n'
+    kernel = declare(sets)
+    with kernel.client() as client:
+        ids = [up(client.spawn(name, command=["sleep", "1000"], permissions="wide"))["id"] for name in ("one", "two")]
+        with as_agent(kernel, ids[1]) as two:
+            up(two.set_permissions({"level": "standard", "deny": {"calls": ["USAGE"]}}))
+        reload(kernel, client, sets + child("c"))
+
+        reload(kernel, client, sets + 'deny = { calls = ["TREE"] }\n' + child("c"))
+
+        for number in ids:
+            with as_agent(kernel, number) as agent:
+                assert agent.tree()["code"] == "permission_denied"
+                assert agent.now()
+
+
 def test_rights_go_at_once_and_come_with_the_next_program(declare: Declare, tmp_path: Path) -> None:
     """Each program here ignores SIGTERM: what the file takes away doesn't wait for the end of any."""
     (tmp_path / "relay.py").write_text(RELAY)

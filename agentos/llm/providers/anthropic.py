@@ -68,7 +68,7 @@ class Anthropic(Provider):
         self._account, self._places_marks = account, places_marks
         self._takes_marks = False  # whether the server has answered a question with marks
         self._is_anthropic = urlsplit(base_url or BASE_URL).hostname == "api.anthropic.com"
-        self._transport = Transport(account, timeouts)
+        self._transport = Transport(account, base_url or BASE_URL, timeouts)
         client = anthropic.Anthropic(
             api_key=account.key or "none",
             base_url=base_url or BASE_URL,  # else the SDK would read it from the environment

@@ -41,6 +41,7 @@ CALLING_MODES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
 }
 THINKING_BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, without levels
 OTHERS = {"inlineData", "fileData", "executableCode", "codeExecutionResult"}  # parts that an answer has no place for
+BASE_URL = "https://generativelanguage.googleapis.com"
 MAX_PARSED_RESULT = 64 << 10  # characters of a tool's result that are parsed at most
 
 
@@ -49,7 +50,7 @@ class Gemini(Provider):
 
     def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
-        self._transport = Transport(account, timeouts)
+        self._transport = Transport(account, base_url or BASE_URL, timeouts)
         self._client = genai.Client(
             vertexai=False,
             api_key=account.key or "none",

@@ -21,10 +21,13 @@ LIMITS: Final = httpx2.Limits(max_connections=None)  # the line sets the limit
 CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
-def make_client() -> httpx2.AsyncClient:
-    """A client without read timeout, redirects and cookies. Takes 30 ms, because certificates are read."""
+def make_client(base_url: str) -> httpx2.AsyncClient:
+    """A client for one server, without read timeout, redirects and cookies.
+
+    Takes 30 ms where certificates are read: where the server or a proxy has TLS.
+    """
     return httpx2.AsyncClient(
-        transport=Routes(find_proxies()),
+        transport=Routes(base_url, find_proxies()),
         cookies=CookieJar(DefaultCookiePolicy(netscape=False)),
         follow_redirects=False,
     )
@@ -59,13 +62,15 @@ def is_direct(host: str, port: int | None, proxies: Mapping[str, str]) -> bool:
 class Routes(httpx2.AsyncBaseTransport):
     """Sends each request directly or by its scheme's proxy; ``unusable`` says of a route why it can't be used."""
 
+    base_url: str
     proxies: Mapping[str, str]
     unusable: dict[str, str] = field(factory=dict)  # by scheme; "tls": certificates
     _direct: httpx2.AsyncHTTPTransport = field(init=False)
     _by_scheme: dict[str, httpx2.AsyncHTTPTransport] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        context = self._read_certificates()
+        needs_tls = any(url.lower().startswith("https:") for url in (self.base_url, *self.proxies.values()))
+        context = self._read_certificates() if needs_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nothing
         self._direct = httpx2.AsyncHTTPTransport(verify=context, limits=LIMITS)
         for scheme in ("http", "https"):
             if (url := self.proxies.get(scheme)) is None:

@@ -58,7 +58,7 @@ class OpenAI(Provider):
         self._takes_thoughts = not self._is_openai  # whether its thoughts go back with their tool calls
         self._takes_system = True  # whether a system message may stand within the conversation
         self._may_count_tokens = True  # whether it may be asked to count tokens, which some servers refuse
-        self._transport = Transport(account, timeouts)
+        self._transport = Transport(account, base_url or BASE_URL, timeouts)
         client = openai.OpenAI(
             api_key=account.key or "none",
             base_url=base_url or BASE_URL,

@@ -65,19 +65,19 @@ class ResponseReader(Protocol):
 
 
 class Transport:
-    """The connections to a vendor. Takes 30 ms to make, because certificates are read.
+    """The connections to a vendor. Takes 30 ms to make where certificates are read.
 
     ``composing`` is the client given to the SDK, ``http`` the one that sends. They have no read timeout, don't follow
     redirects, which would send the key to another host, and keep no cookies.
     """
 
-    def __init__(self, account: ProviderAccount, timeouts: Timeouts) -> None:
+    def __init__(self, account: ProviderAccount, base_url: str, timeouts: Timeouts) -> None:
         self._account = account
         self._timeout = {"connect": timeouts.connect}
         self._captured = _CapturingTransport()
         self._limiter = Limiter(1)
         self.composing = httpx2.Client(transport=self._captured, headers=NO_COMPRESSION)
-        self.http = make_client()
+        self.http = make_client(base_url)
 
     async def send(
         self,

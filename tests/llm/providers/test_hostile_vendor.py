@@ -247,7 +247,7 @@ async def test_a_compressed_answer_is_not_read(world: VendorWorld) -> None:
 @pytest.fixture
 async def exchange(imitator: VendorWorld) -> AsyncIterator[Transport]:
     account = ProviderAccount("somebody", imitator.vendor.key, "KEY")
-    made = await trio.to_thread.run_sync(Transport, account, Timeouts())
+    made = await trio.to_thread.run_sync(Transport, account, imitator.vendor.base_url, Timeouts())
     yield made
     await made.aclose()
 

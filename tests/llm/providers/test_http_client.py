@@ -8,7 +8,7 @@ import trio
 from attrs import evolve
 
 from agentos.llm.providers.choose import connect
-from agentos.llm.providers.http_client import find_proxies, is_direct
+from agentos.llm.providers.http_client import Routes, find_proxies, is_direct
 from agentos.llm.providers.provider import Delta, Denied, Failing, Message, Question
 from agentos.llm.settings import LLMSettings
 from tests.contracts.worlds import VENDORS, VendorWorld
@@ -86,6 +86,15 @@ async def test_a_request_that_needs_them_says_what_to_set(
 
     assert "secret" not in str(caught.value)
     assert not world.vendor.exchanges
+
+
+def test_certificates_are_read_only_where_the_server_or_a_proxy_has_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/none/here.pem")
+    server, proxy = "http://a.test/v1", {"http": "http://p.test", "no": "https.test"}
+
+    assert "tls" not in Routes(server, proxy).unusable
+    assert "tls" in Routes("HTTPS://a.test/v1", {}).unusable
+    assert "tls" in Routes(server, {"http": "https://p.test"}).unusable
 
 
 async def test_a_proxy_is_used(world: VendorWorld, monkeypatch: pytest.MonkeyPatch) -> None:

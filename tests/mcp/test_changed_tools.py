@@ -2,8 +2,7 @@
 
 import trio
 
-from agentos.mcp.connection.client import Connected
-from tests.support.clients import mcp, mcpserver
+from tests.support.clients import mcp, mcp_client, mcpserver
 from tests.support.wire import PATIENCE
 
 
@@ -17,7 +16,7 @@ async def test_tools_that_a_server_says_have_changed_are_no_longer_fresh() -> No
 
     with trio.fail_after(PATIENCE):
         async with mcp.Client(server) as client, trio.open_nursery() as nursery:
-            connected = Connected(client, "shop")
+            connected = mcp_client.Connected(client, "shop")
             nursery.start_soon(connected.watch_tools)
             await connected.list_tools()
             assert connected.fresh

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from mcp.server import mcpserver
     from openai.types import chat, responses
 
+    from agentos.llm.providers import http_client, transport
     from agentos.mcp import validation
+    from agentos.mcp.connection import client as mcp_client
 else:
     anthropic = LazyModule("anthropic")
     genai = LazyModule("google.genai")
@@ -40,17 +42,24 @@ else:
     openai = LazyModule("openai")
     chat = LazyModule("openai.types.chat")
     responses = LazyModule("openai.types.responses")
-    validation = LazyModule("agentos.mcp.validation")  # which imports MCP's types
+    # These import them.
+    http_client = LazyModule("agentos.llm.providers.http_client")
+    mcp_client = LazyModule("agentos.mcp.connection.client")
+    transport = LazyModule("agentos.llm.providers.transport")
+    validation = LazyModule("agentos.mcp.validation")
 
 __all__ = [
     "anthropic",
     "chat",
     "genai",
     "genai_types",
+    "http_client",
     "httpx2",
     "mcp",
+    "mcp_client",
     "mcpserver",
     "openai",
     "responses",
+    "transport",
     "validation",
 ]

@@ -1,8 +1,5 @@
 """Metrics as text, read back with the library's own parsers."""
 
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
-
 from agentos.kernel.call_counts import CallCounts
 from agentos.llm.models.counts import ModelUse
 from agentos.services.metrics.figures import AgentFigures, KernelFigures
@@ -32,6 +29,9 @@ def samples(name: str, openmetrics: bool) -> dict[tuple[str, ...], float]:
 
 
 def samples_of(snapshot: Snapshot, openmetrics: bool = True) -> dict[tuple[str, ...], float]:
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+    from prometheus_client.parser import text_string_to_metric_families as parse_text
+
     data, _ = write_metrics(snapshot, openmetrics)
     families = (parse_openmetrics if openmetrics else parse_text)(data.decode())
     return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agentos.llm.models.api_keys import Variable, Variables
 from agentos.llm.open_model import read_offline_rules
-from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
+from agentos.llm.providers.choose import EXTRAS, NoProvider, ProviderChoice, choose_provider, connect
 from agentos.llm.providers.keys import choose_providers
 from agentos.llm.providers.provider import Denied, Failing, Message, Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName, ProviderSettings
@@ -170,24 +170,25 @@ def test_choosing_costs_no_import() -> None:
     assert run.stdout == "[]\n"
 
 
-WITHOUT_SDK = """
+WITHOUT_SDKS = """
 import sys
-provider = sys.argv[1]
-sys.modules[provider] = None  # as if it weren't installed
+for provider in sys.argv[1:]:
+    sys.modules[provider] = None  # as if it weren't installed
 from agentos.llm.providers.choose import choose_provider
 from agentos.llm.settings import LLMSettings
 from agentos.llm.models.api_keys import Variables
-print(choose_provider(LLMSettings(provider=provider, model="m", base_url="http://127.0.0.1:1/v1"), Variables({})))
+for provider in sys.argv[1:]:
+    print(choose_provider(LLMSettings(provider=provider, model="m", base_url="http://127.0.0.1:1/v1"), Variables({})))
 """
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
-def test_a_missing_extra_is_named(provider: ProviderName) -> None:
-    program = [sys.executable, "-c", WITHOUT_SDK, provider]
+def test_a_missing_extra_is_named() -> None:
+    program = [sys.executable, "-c", WITHOUT_SDKS, *EXTRAS]
 
     run = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE)
 
-    assert f"pip install {provider}" in run.stdout
+    for line, provider in zip(run.stdout.splitlines(), EXTRAS, strict=True):
+        assert f"pip install {provider}" in line
 
 
 HALFWAY = """
@@ -204,11 +205,12 @@ def refuse(event, arguments):
 async def main():
     global full
     for _ in range(2):
-        try:
-            await connect(ProviderChoice(sys.argv[1], "m", "http://127.0.0.1:9/v1", "key", "KEY"), LLMSettings())
-            print("loaded")
-        except Failing as error:
-            print(error)
+        for provider in sys.argv[1:]:
+            try:
+                await connect(ProviderChoice(provider, "m", "http://127.0.0.1:9/v1", "key", "KEY"), LLMSettings())
+                print("loaded")
+            except Failing as error:
+                print(error)
         full = False
 
 sys.addaudithook(refuse)
@@ -216,16 +218,16 @@ trio.run(main)
 """
 
 
-@pytest.mark.parametrize("provider", ["gemini", "openai", "anthropic"])
-def test_an_sdk_whose_import_failed_halfway_is_loaded_later(provider: ProviderName) -> None:
-    """Asyncio, which both import, can't be imported again while its submodules are still there."""
-    program = [sys.executable, "-c", HALFWAY, provider]
+def test_sdks_whose_import_failed_halfway_are_loaded_later() -> None:
+    """Asyncio, which all import, can't be imported again while its submodules are still there."""
+    sdks = ("gemini", "openai", "anthropic")
+    program = [sys.executable, "-c", HALFWAY, *sdks]
 
     run = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE)
 
     assert run.stdout.splitlines() == [
-        f"the SDK of {provider} can't be loaded: OSError: [Errno 24] Too many open files",
-        "loaded",
+        *(f"the SDK of {sdk} can't be loaded: OSError: [Errno 24] Too many open files" for sdk in sdks),
+        *("loaded" for _ in sdks),
     ]
 
 

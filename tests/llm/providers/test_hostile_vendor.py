@@ -1,5 +1,7 @@
 """What a server can do to whoever listens, over real sockets: too much, too often, too deep, and plain lies."""
 
+from __future__ import annotations
+
 import gzip
 import json
 import threading
@@ -14,11 +16,11 @@ from agentos.llm.answers.called_tools import MAX_ARGUMENT_DEPTH, MAX_CALLS
 from agentos.llm.answers.malformed import MAX_CONTAINERS, MAX_EVENT
 from agentos.llm.providers.account import ProviderAccount
 from agentos.llm.providers.provider import MAX_MODEL, Delta, Failing, Message, Question, Rejected
-from agentos.llm.providers.transport import MAX_ERROR_BODY, Transport
 from agentos.llm.settings import Timeouts
 from agentos_sdk.values import Usage
 from tests.contracts.worlds import VENDORS, VendorWorld, openai
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
+from tests.support.clients import transport
 from tests.support.wire import PATIENCE
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
@@ -220,7 +222,7 @@ async def test_a_line_without_an_end_is_left(world: VendorWorld) -> None:
 
 @pytest.mark.parametrize(("status", "error"), [(400, Rejected), (503, Failing)])
 async def test_a_refusal_without_an_end_is_cut_off(world: VendorWorld, status: int, error: type[Exception]) -> None:
-    body = b'{"error": {"message": "' + b"because " * (64 * MAX_ERROR_BODY // 8)
+    body = b'{"error": {"message": "' + b"because " * (64 * transport.MAX_ERROR_BODY // 8)
     provider = await world.meet(Refuses(status, body=body), Says([Text("42")]))
 
     with pytest.raises(error, match="because because"):
@@ -245,9 +247,9 @@ async def test_a_compressed_answer_is_not_read(world: VendorWorld) -> None:
 
 
 @pytest.fixture
-async def exchange(imitator: VendorWorld) -> AsyncIterator[Transport]:
+async def exchange(imitator: VendorWorld) -> AsyncIterator[transport.Transport]:
     account = ProviderAccount("somebody", imitator.vendor.key, "KEY")
-    made = await trio.to_thread.run_sync(Transport, account, imitator.vendor.base_url, Timeouts())
+    made = await trio.to_thread.run_sync(transport.Transport, account, imitator.vendor.base_url, Timeouts())
     yield made
     await made.aclose()
 
@@ -258,7 +260,7 @@ def request(world: VendorWorld) -> Mapping[str, Any]:
     return {"url": f"{world.vendor.base_url}/chat/completions", "json": body, "headers": headers}
 
 
-async def test_no_cookie_is_taken(imitator: VendorWorld, exchange: Transport) -> None:
+async def test_no_cookie_is_taken(imitator: VendorWorld, exchange: transport.Transport) -> None:
     imitator.vendor.will(Refuses(503, headers={"set-cookie": "a=b"}))
 
     await exchange.http.post(**request(imitator))
@@ -266,7 +268,7 @@ async def test_no_cookie_is_taken(imitator: VendorWorld, exchange: Transport) ->
     assert not exchange.http.cookies
 
 
-async def test_little_is_read_without_a_pause(imitator: VendorWorld, exchange: Transport) -> None:
+async def test_little_is_read_without_a_pause(imitator: VendorWorld, exchange: transport.Transport) -> None:
     """Interim replies, headers and chunks of a byte each are all parsed before anybody else has a turn."""
     imitator.vendor.will(Says([Raw(b"x" * (1 << 20))]))
 

@@ -8,11 +8,11 @@ import trio
 from attrs import evolve
 
 from agentos.llm.providers.choose import connect
-from agentos.llm.providers.http_client import Routes, find_proxies, is_direct
 from agentos.llm.providers.provider import Delta, Denied, Failing, Message, Question
 from agentos.llm.settings import LLMSettings
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Says, Text
+from tests.support.clients import http_client
 from tests.support.wire import PATIENCE
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
@@ -92,9 +92,9 @@ def test_certificates_are_read_only_where_the_server_or_a_proxy_has_tls(monkeypa
     monkeypatch.setenv("SSL_CERT_FILE", "/none/here.pem")
     server, proxy = "http://a.test/v1", {"http": "http://p.test", "no": "https.test"}
 
-    assert "tls" not in Routes(server, proxy).unusable
-    assert "tls" in Routes("HTTPS://a.test/v1", {}).unusable
-    assert "tls" in Routes(server, {"http": "https://p.test"}).unusable
+    assert "tls" not in http_client.Routes(server, proxy).unusable
+    assert "tls" in http_client.Routes("HTTPS://a.test/v1", {}).unusable
+    assert "tls" in http_client.Routes(server, {"http": "https://p.test"}).unusable
 
 
 async def test_a_proxy_is_used(world: VendorWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +138,13 @@ async def test_a_proxy_is_used(world: VendorWorld, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_hosts_without_a_proxy_are_named_in_many_ways(entries: str, host: str, direct: bool) -> None:
-    assert is_direct(host, 80, {"http": "http://p", "no": entries}) is direct
+    assert http_client.is_direct(host, 80, {"http": "http://p", "no": entries}) is direct
 
 
 def test_a_proxy_for_all_is_that_of_each_scheme_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "http://a:1")
     monkeypatch.setenv("HTTPS_PROXY", "http://b:2")
 
-    proxies = find_proxies()
+    proxies = http_client.find_proxies()
 
     assert (proxies["http"], proxies["https"]) == ("http://a:1", "http://b:2")

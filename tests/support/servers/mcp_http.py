@@ -11,8 +11,6 @@ from typing import Any
 
 import trio
 from attrs import define, field
-from hypercorn.config import Config
-from hypercorn.trio import serve
 
 from tests.support.clients import mcpserver
 from tests.support.wire import PATIENCE
@@ -50,6 +48,9 @@ class McpHttpServer:
 @contextlib.contextmanager
 def mcp_http_server(server: mcpserver.MCPServer, token: str | None = None) -> Iterator[McpHttpServer]:
     """Serve it until the block is left; ``token``: requests without it are answered 401."""
+    from hypercorn.config import Config
+    from hypercorn.trio import serve
+
     listener = socket.create_server(("127.0.0.1", 0))
     found, box = McpHttpServer(listener.getsockname()[1], token), list[tuple[Any, trio.Event]]()
     ready = threading.Event()

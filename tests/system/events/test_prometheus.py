@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
@@ -47,6 +46,8 @@ def get(port: int, path: str = "/metrics", **headers: str) -> str:
 
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
+    from prometheus_client.parser import text_string_to_metric_families
+
     families = text_string_to_metric_families(get(port))
     return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
 

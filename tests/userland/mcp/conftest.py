@@ -9,7 +9,7 @@ from tests.support.kernel import Kernel
 from tests.userland.mcp.serving import ERAS, TRANSPORTS, Cell, Transport
 
 
-@pytest.fixture(params=list(TRANSPORTS))
+@pytest.fixture(params=["stdio", "http"])
 def transport(request: pytest.FixtureRequest) -> Transport:
     return TRANSPORTS[request.param]
 

@@ -181,25 +181,20 @@ async def spawn(client: mcp.Client) -> None:
     value_of(await client.call_tool("agentos_spawn", {"name": "changing", "command": SLEEP}))
 
 
-async def test_a_client_is_the_guest_of_its_entry_whatever_it_calls_itself(cell: Cell) -> None:
+async def test_a_client_is_the_guest_of_its_entry_and_gets_the_kernels_codes_and_sentences(cell: Cell) -> None:
     info = mcp.types.Implementation(name="mcp:somebody", version="1")
 
     async with cell.connect(TestEntry("known"), client_info=info) as client, cell.operator() as operator:
-        value_of(await client.call_tool("agentos_exec", {"command": "true"}))
-        names = {one.name for one in await operator.get_audit_log(limit=20) if one.call == "EXEC"}
-
-    assert "mcp:known" in names
-    assert "mcp:somebody" not in names
-
-
-async def test_an_error_has_the_kernels_code_and_sentence(cell: Cell) -> None:
-    async with cell.connect(TestEntry("errors")) as client:
         denied = error_of(await client.call_tool("agentos_read", {"path": "/etc/hostname"}))
         missing = error_of(await client.call_tool("agentos_kill", {"name": "nobody"}))
         wrong = error_of(await client.call_tool("agentos_read", {"path": "/x", "offset": -1}))
         with pytest.raises(mcp.MCPError, match="not_found: "):
             await client.read_resource("agentos://agents/nobody/logs")
+        value_of(await client.call_tool("agentos_exec", {"command": "true"}))
+        names = {one.name for one in await operator.get_audit_log(limit=20) if one.call == "EXEC"}
 
+    assert "mcp:known" in names
+    assert "mcp:somebody" not in names  # whatever it calls itself
     assert "permission_denied: READ /etc/hostname: no rule of level standard allows it" in denied
     assert "not_found: " in missing
     assert "offset" in wrong

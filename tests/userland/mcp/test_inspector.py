@@ -2,13 +2,11 @@
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from attrs import frozen
 
 from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
@@ -21,15 +19,6 @@ from tests.userland.mcp.transports.http_serving import make_client, served_by_co
 
 PACKAGE = "@modelcontextprotocol/inspector-cli@1.0.3"  # the newest for Debian's Node 20: the Inspector 2 needs 22
 CLI = "node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
-
-
-@frozen
-class Server:
-    """How the Inspector's command line is told of a server: ``behind`` comes at its end."""
-
-    target: str
-    options: Sequence[str] = ()
-    behind: Sequence[str] = ()
 
 
 @pytest.fixture(scope="module")
@@ -60,51 +49,27 @@ def command(kernel: Kernel, site: HttpServer, tmp_path_factory: pytest.TempPathF
         yield [str(commands.directory / "agentos"), *words]
 
 
-@pytest.fixture(scope="module")
-def by_stdio(command: list[str]) -> Server:
-    return Server(command[0], behind=["--", *command[1:]])
-
-
-@pytest.fixture(scope="module")
-def by_http(kernel: Kernel) -> Iterator[Server]:
+def test_a_tool_is_called_from_its_command_line_over_http(inspector: Path, kernel: Kernel) -> None:
     token = make_client(kernel.state_dir, "inspector-http", level="unrestricted")
+    options = ["--transport", "http", "--header", f"Authorization: Bearer {token}"]
+    call = ["--method", "tools/call", "--tool-name", "agentos_exec", "--tool-arg", "command=echo hello"]
     with served_by_command(kernel) as url:
-        yield Server(url, ["--transport", "http", "--header", f"Authorization: Bearer {token}"])
+        done = subprocess.run(
+            ["node", str(inspector / CLI), url, *options, *call],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            cwd=(inspector / CLI).parent,  # it looks for its package.json from there
+        )
 
-
-def inspect(inspector: Path, server: Server, *words: str) -> Any:
-    done = subprocess.run(
-        ["node", str(inspector / CLI), server.target, *server.options, *words, *server.behind],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        cwd=(inspector / CLI).parent,  # it looks for its package.json from there
-    )
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    assert json.loads(done.stdout)["structuredContent"]["stdout"] == "hello\n"
 
 
-def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, by_stdio: Server) -> None:
-    from agentos.userland.mcp.tools import TOOLS
-
-    listed = inspect(inspector, by_stdio, "--method", "tools/list")["tools"]
-
-    assert [tool["name"] for tool in listed] == [tool.name for tool in TOOLS]
-    for tool in listed:
-        assert tool["inputSchema"]["type"] == tool["outputSchema"]["type"] == "object"
-        assert {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"} <= set(tool["annotations"])
-
-
-def test_a_tool_is_called_from_its_command_line(inspector: Path, by_http: Server) -> None:
-    words = ("--method", "tools/call", "--tool-name", "agentos_exec", "--tool-arg", "command=echo hello")
-
-    done = inspect(inspector, by_http, *words)
-
-    assert done["structuredContent"]["stdout"] == "hello\n"
-
-
-def test_every_tool_works_in_it(inspector: Path, command: list[str], site: HttpServer, tmp_path: Path) -> None:
+def test_every_tool_is_listed_with_a_schema_and_hints_and_works_in_it(
+    inspector: Path, command: list[str], site: HttpServer, tmp_path: Path
+) -> None:
     from agentos.userland.mcp.tools import TOOLS
 
     file = str(tmp_path / "notes.txt")
@@ -142,6 +107,11 @@ def test_every_tool_works_in_it(inspector: Path, command: list[str], site: HttpS
     )
 
     assert done.returncode == 0, done.stderr
-    for (name, result), (_, _, expected) in zip(json.loads(done.stdout), calls, strict=True):
+    found = json.loads(done.stdout)
+    assert [tool["name"] for tool in found["tools"]] == [tool.name for tool in TOOLS]
+    for tool in found["tools"]:
+        assert tool["inputSchema"]["type"] == tool["outputSchema"]["type"] == "object"
+        assert {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"} <= set(tool["annotations"])
+    for (name, result), (_, _, expected) in zip(found["results"], calls, strict=True):
         assert not result.get("isError"), (name, result)
         assert expected in json.dumps(result["structuredContent"], separators=(",", ":")), (name, result)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import subprocess
-import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
 from tests.support.clients import httpx2, mcp
 from tests.support.kernel import Kernel
+from tests.support.runs.forked import Commands
 
 # The SDK's client leaves what it has read of a stream to the garbage collector.
 CLIENTS_GENERATORS = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp)[.]:ResourceWarning")
@@ -46,17 +47,18 @@ async def serving_http(
 @contextmanager
 def served_by_command(kernel: Kernel) -> Iterator[str]:
     """The URL of a server that ``agentos mcp --http`` runs in a process of its own."""
-    words = ["--http", "127.0.0.1:0", "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
-    server = subprocess.Popen([sys.executable, "-m", "agentos", "mcp", *words], stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    try:
-        line = server.stderr.readline()
-        assert "serving MCP at " in line, line + server.stderr.read()
-        yield line.split()[-1]
-    finally:
-        server.terminate()
-        server.wait()
-        server.stderr.close()
+    words = ["mcp", "--http", "127.0.0.1:0", "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
+    with TemporaryDirectory() as place, closing(Commands(Path(place))) as commands:
+        server = subprocess.Popen([str(commands.directory / "agentos"), *words], stderr=subprocess.PIPE, text=True)
+        assert server.stderr is not None
+        try:
+            line = server.stderr.readline()
+            assert "serving MCP at " in line, line + server.stderr.read()
+            yield line.split()[-1]
+        finally:
+            server.terminate()
+            server.wait()
+            server.stderr.close()
 
 
 def make_client(state_dir: Path, name: str, **rights: Any) -> str:

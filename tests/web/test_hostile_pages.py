@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from agentos.userland.web.proof import Opening
-from agentos.userland.web.sessions import MAX_SESSIONS
 from tests.support.kernel import Kernel, stat_of, until
 from tests.support.wire import EMIT, PATIENCE
 from tests.web.conftest import DASHBOARD, Browser, Key, browser_of
@@ -236,7 +235,7 @@ def test_streams_that_a_page_doesnt_read_arent_kept(kernel: Kernel, browser: Bro
         for number in range(16):
             sock.sendall(call(number, b'"call":"SUBSCRIBE","args":{"event_types":["*"],"stream":true},"stream":true'))
         before = kernel.rss
-        for number in range(1500):
+        for number in range(1000):  # of 3 KB to each stream: 48 MB, if they were kept
             wire.call(EMIT, {"event_type": "custom.flood", "data": {"text": "x" * 3000, "number": number}})
         assert kernel.rss - before < 40 << 20
 
@@ -247,16 +246,6 @@ def test_a_reply_too_large_for_a_page_is_refused(kernel: Kernel, browser: Browse
     with browser.open_page() as tab:
         assert tab.call("READ", path=str(large))["code"] == "too_large"
         assert tab.call("NOOP") == {}
-
-
-def test_a_page_doesnt_outlast_a_session_that_newer_ones_displaced(browser: Browser, kernel: Kernel) -> None:
-    with browser.open_page() as tab:
-        tab.wait(lambda shown: "kernel" in shown)
-        for _ in range(MAX_SESSIONS):
-            browser_of(kernel)
-        tab.wait_closed()
-    with browser.open_page() as tab:
-        assert tab.wait_closed() == 4401
 
 
 @pytest.mark.usefixtures("kernels")

@@ -172,6 +172,15 @@ def test_a_session_that_was_ended_on_a_full_disk_doesnt_come_back(place: Path, s
     assert not knows(Sessions.load(place, RUN, LISTENS), tab)
 
 
+def test_a_session_that_newer_ones_displaced_is_over(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentos.userland.web.sessions.MAX_SESSIONS", 2)
+    entered = [log_in(sessions) for _ in range(3)]
+
+    assert [session.is_over() for session, _, _ in entered] == [True, False, False]
+    for known, (_, *keys) in zip([False, True, True], entered, strict=True):
+        assert [knows(sessions, key) for key in keys] == [known, known]
+
+
 def test_damaged_sessions_log_no_browser_in(place: Path) -> None:
     for damaged in (
         '[{"digest": "x"}]',

@@ -437,7 +437,7 @@ GARBAGE = [
 @pytest.mark.parametrize("said", GARBAGE, ids=range(len(GARBAGE)))
 async def test_what_is_no_request_ends_its_own_connection(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async with served() as here:
-        for _ in range(20):
+        for _ in range(rounds(3)):
             async with await here.connect() as client:
                 try:
                     await client.send_all(said)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.runs.rounds import rounds
 from tests.support.wire import (
     BROADCAST,
     LIST,
@@ -46,7 +47,7 @@ def slowest_answer(kernel: Kernel, wire: Wire, times: int) -> float:
 
 @pytest.mark.parametrize("cut", [1, 4, 16, 17, 18, 100])
 def test_one_that_resets_in_the_middle_of_a_frame(kernel: Kernel, cut: int) -> None:
-    for _ in range(20):
+    for _ in range(rounds(5)):
         with kernel.connect() as wire:
             wire.write(frame(NOOP, b"unread"))  # closing with a reply unread is a reset
             wire.write(frame(SPAWN, {"name": "x" * 200})[:cut])
@@ -91,7 +92,7 @@ def test_one_that_floods_with_noops_and_never_reads(kernel: Kernel, connect: Con
 
     fill(flood, frame(NOOP, body) * 50)
 
-    assert slowest_answer(kernel, other, 500) < PROMPT
+    assert slowest_answer(kernel, other, 200) < PROMPT
     assert kernel.rss - before < SLACK
 
 
@@ -112,13 +113,13 @@ def test_one_that_asks_for_long_lists_in_one_write_and_never_reads(own_kernel: O
     kernel = own_kernel()
     with kernel.connect() as flood, kernel.connect() as other:
         flood.hello()
-        flood.write(b"".join(frame(SPAWN, {"name": f"a{n}", "command": ["sleep", "99"]}, n) for n in range(1, 61)))
-        assert all(reply.json["success"] for reply in flood.replies(60))
+        flood.write(b"".join(frame(SPAWN, {"name": f"a{n}", "command": ["sleep", "99"]}, n) for n in range(1, 31)))
+        assert all(reply.json["success"] for reply in flood.replies(30))
         before = kernel.rss
 
-        flood.write(b"".join(frame(LIST, b"", n) for n in range(1, 3001)))
+        flood.write(b"".join(frame(LIST, b"", n) for n in range(1, 6001)))
 
-        assert slowest_answer(kernel, other, 1000) < PROMPT
+        assert slowest_answer(kernel, other, 200) < PROMPT
         assert kernel.peak_rss - before < SLACK
 
 
@@ -133,12 +134,12 @@ def test_one_that_asks_for_long_logs_in_one_write_and_never_reads(own_kernel: Ow
 
         flood.write(b"".join(frame(LOGS, {"id": agent, "tail": 2000}, n) for n in range(1, 1001)))
 
-        assert slowest_answer(kernel, other, 1000) < PROMPT
+        assert slowest_answer(kernel, other, 200) < PROMPT
         assert kernel.peak_rss - before < 192 * MIB  # of 480 MiB; the heaps of busy threads grow, too
 
 
-def test_thousands_that_come_and_go(kernel: Kernel) -> None:
-    for n in range(2000):
+def test_hundreds_that_come_and_go(kernel: Kernel) -> None:
+    for n in range(rounds(500)):
         with kernel.connect() as wire:
             if n % 3 == 1:
                 wire.send(NOOP, b"x")
@@ -253,7 +254,7 @@ def test_one_that_sends_the_largest_messages_again_and_again(kernel: Kernel, con
     assert len(body) <= MIB + 17
     slowest = 0.0
 
-    for _ in range(20):
+    for _ in range(rounds(5)):
         hostile.write(body)
         slowest = max(slowest, slowest_answer(kernel, other, 20))
         hostile.receive()
@@ -290,7 +291,7 @@ def test_one_that_broadcasts_without_end(kernel: Kernel, connect: Connect) -> No
 
     hostile.write(frame(BROADCAST, {"message": 1}) * 1900)
 
-    assert slowest_answer(kernel, other, 1000) < PROMPT
+    assert slowest_answer(kernel, other, 200) < PROMPT
     for wire in [*crowd, hostile]:
         wire.close()
     assert kernel.answers()

@@ -143,9 +143,9 @@ def test_no_step_holds_up_others_much_longer_than_one_pass_of_the_parser(name: s
     one_pass = partial(msgspec.json.decode, bodies().think)
 
     # In turn, as the machine's speed changes with what its neighbours do. It is 1.2 passes at most, undivided 6 to 15.
-    ratios = [longest_hold(step) / longest_hold(one_pass) for _ in range(5)]
+    ratios = (longest_hold(step) / longest_hold(one_pass) for _ in range(5))
 
-    assert min(ratios) < 3, ratios
+    assert any(ratio < 3 for ratio in ratios)
 
 
 @pytest.mark.parametrize("kind", ["think", "schema"])
@@ -154,13 +154,13 @@ def test_a_parsed_question_is_not_measured_again(kind: str) -> None:
     one_pass = partial(msgspec.json.decode, bodies().think)
     sizes: list[int] = []
 
-    ratios = [
+    ratios = (
         longest_hold(lambda: sizes.append(question.for_model("another", 100).size)) / longest_hold(one_pass)
         for _ in range(5)
-    ]
+    )
 
+    assert any(ratio < 0.1 for ratio in ratios)
     assert min(sizes) > len(IMAGE)
-    assert min(ratios) < 0.1, ratios
 
 
 def test_an_image_is_whole_on_its_way_in() -> None:

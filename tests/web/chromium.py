@@ -1,5 +1,6 @@
 """A real browser that has logged in to a kernel's dashboard."""
 
+import itertools
 import os
 import re
 import shutil
@@ -65,23 +66,29 @@ def renew(context: Any, kernel: Kernel, role: Role = "operator") -> None:
 
 
 # -- Tabs --------------------------------------------------------------------------------------------------------------
-# A new tab is a new process, which takes as much CPU time as the page that is shown in it. So a tab that has been used
-# shows an image of the same origin until it loads its next page.
+# To load the page takes three times as much CPU time as to show another part of it, and a new tab, which is a new
+# process, takes as much again. So a tab that has been used is left with its page, at a part that shows nothing.
+
+LEFT = "#/more"
+COUNT = itertools.count(1)
+# A test that fails may leave a question or a dialog open.
+ASKS = "load('parts/actions.js').then(({ asked }) => Boolean(asked.peek() || document.querySelector('dialog[open]')))"
 
 
 def take_tab(context: Any) -> Any:
-    return next((page for page in context.pages if page.url.endswith("/icon.svg")), None) or context.new_page()
+    return next((page for page in context.pages if page.url.endswith(LEFT)), None) or context.new_page()
 
 
 def leave_tab(page: Any) -> None:
-    page.goto(page.evaluate("document.querySelector('link[rel=icon]').href"))
+    page.evaluate(f"location.hash = '{LEFT}'")
 
 
 @contextmanager
 def pages(context: Any, kernel: Kernel, keep: bool = False) -> Iterator[Open]:
     """``show("agents?filter=x", width=390)``: a page that is shown; nothing may be said on its console.
 
-    With ``keep``, the tab of the first one is left to the next test.
+    With ``keep``, the tab of the first one is left to the next test, and its page too. ``own`` is for a page that is
+    this test's alone, as it depends on what pages remember, or leaves them something to remember.
     """
     opened: list[Any] = []
     said: list[str] = []
@@ -93,26 +100,27 @@ def pages(context: Any, kernel: Kernel, keep: bool = False) -> Iterator[Open]:
     def on_error(error: Any) -> None:
         said.append(str(error))
 
-    def show(target: str = "overview", width: int = 1280, height: int = 800) -> Any:
+    def show(target: str = "overview", width: int = 1280, height: int = 800, own: bool = False) -> Any:
         page = take_tab(context)
         page.on("console", on_console)
         page.on("pageerror", on_error)
-        page.set_viewport_size({"width": width, "height": height})
-        page.goto(f"{base}#/{target}")
-        page.locator("#status", has_text=SHOWN).wait_for(state="attached")
         opened.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto(f"{base}?own={next(COUNT)}#/{target}" if own else f"{base}#/{target}")
+        page.locator("#status", has_text=SHOWN).wait_for(state="attached")
         return page
 
     try:
         yield show
     finally:
-        kept = opened[:1] if keep else []
+        kept = [page for page in opened[:1] if keep and not page.evaluate(ASKS)]
         for page in kept:
             leave_tab(page)
             page.remove_listener("console", on_console)
             page.remove_listener("pageerror", on_error)
-        for page in opened[len(kept) :]:
-            page.close()
+        for page in opened:
+            if page not in kept:
+                page.close()
     assert [text for text in said if "WebSocket" not in text and "ERR_CONNECTION" not in text] == []
 
 

@@ -121,7 +121,7 @@ def test_a_lost_connection_is_made_again_and_the_log_followed_without_a_line_twi
 
 
 def test_a_hidden_tab_says_what_waits_and_that_the_kernel_is_lost(open_page: Open, kernel: Kernel) -> None:
-    page = open_page("agents")
+    page = open_page("agents", own=True)
     until(lambda: page.title() == "(1) Agents · agentos", "the call that waits is counted")
     page.evaluate(HIDE)
 
@@ -186,7 +186,7 @@ def test_what_cannot_be_allowed_any_more_comes_last_and_only_its_refusal_is_offe
         asked = client.approvals()["pending"][0]["id"]
         client.restart("coder")
         until(lambda: client.approvals()["pending"][0]["id"] > asked, "its next life asks")
-    page = open_page(f"approvals?id={asked}")
+    page = open_page(f"approvals?id={asked}", own=True)
     item = page.get_by_label(f"approval {asked}", exact=True)
 
     item.get_by_text("its caller is gone").wait_for()
@@ -230,7 +230,7 @@ def test_approvals_and_failures_ring_after_a_click_while_the_tab_is_hidden(chrom
         return [str(title) for title in page.evaluate("notified.map(([title]) => title)")]
 
     with pages(context, kernel) as show, kernel.client() as client:
-        page = show("agents")
+        page = show("agents", own=True)
         bell = page.get_by_role("button", name="notifications")
         bell.click()
         page.get_by_text("doesn't allow notifications").wait_for()  # a browser that wasn't told to
@@ -251,7 +251,7 @@ def test_approvals_and_failures_ring_after_a_click_while_the_tab_is_hidden(chrom
         page.evaluate("notified[1][2].onclick()")
         until(lambda: "#/approvals?id=" in page.url, "a click on it opens the approval")
 
-        again = show("agents")
+        again = show("agents", own=True)
         again.locator("[aria-label=notifications][aria-pressed=true]").wait_for()
         again.get_by_role("button", name="notifications").click()
         again.locator("[aria-label=notifications][aria-pressed=false]").wait_for()

@@ -10,7 +10,7 @@ import pytest
 from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
 from tests.system.agents import info
-from tests.web.chromium import Open, find_chromium, log_in, pages, renew, violations
+from tests.web.chromium import Open, find_chromium, renew, violations
 
 PAGES = ("overview", "agents", "tree", "trace", "recordings", "model", "approvals", "events", "logs", "audit", "system")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -71,17 +71,6 @@ def go(page: Any, name: str) -> None:
     until(lambda: page.locator("[aria-busy=true]").count() == 0, "all replies are shown")
 
 
-def test_each_page_is_shown_accessible_and_scrolls_sideways_at_no_width(open_page: Open) -> None:
-    page = open_page()
-    for name in (*PAGES, "agents?agent=steady"):
-        page.set_viewport_size({"width": 1280, "height": 800})
-        go(page, name)
-        assert violations(page) == [], name
-        for width in (360, 390, 2560):
-            page.set_viewport_size({"width": width, "height": 800})
-            assert page.evaluate(WIDTH_IN_NEXT_FRAME) <= width, name
-
-
 # What a finger is to hit and is less than 44 px high or wide; links in a sentence are as high as its line.
 SMALL = """() => [...document.querySelectorAll(
   "button, a[href], input, select, textarea, summary, [role=tab], [role=treeitem]"
@@ -92,18 +81,40 @@ SMALL = """() => [...document.querySelectorAll(
   .map(([text, { width, height }]) => `${text} ${width} x ${height}`)"""
 
 
-def test_what_a_finger_is_to_hit_has_44_pixels(chromium: Any, kernel: Kernel) -> None:
-    context = log_in(chromium, kernel, has_touch=True, is_mobile=True)
+@pytest.fixture
+def touched(open_page: Open) -> Iterator[Any]:
+    """A narrow page that a finger touches."""
+    page = open_page("overview", 360, own=True)
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    assert page.evaluate("matchMedia('(pointer: coarse)').matches")
+    yield page
+    session.send("Emulation.setTouchEmulationEnabled", {"enabled": False})
+
+
+def test_each_page_is_accessible_and_scrolls_not_sideways_nor_is_the_button_under_the_pointer_hard_to_read(
+    open_page: Open,
+) -> None:
+    page = open_page()
+    for name in (*PAGES, "agents?agent=steady"):
+        go(page, name)
+        assert violations(page) == [], name
+        assert page.evaluate(WIDTH_IN_NEXT_FRAME) <= 1280, name
+    go(page, "agents?agent=steady&tab=exec")
+    page.get_by_role("button", name="run", exact=True).hover()
+    assert violations(page) == []
+
+
+def test_on_a_narrow_page_what_a_finger_is_to_hit_has_44_pixels_and_nothing_scrolls_sideways(touched: Any) -> None:
     panel = [f"agents?agent=steady&tab={tab}" for tab in ("now", "logs", "limits", "rights", "exec", "send")]
-    with pages(context, kernel) as show:
-        page = show("overview", 390)
-        for name in (*PAGES, "more", "events?from=0", "trace?of=crasher", *panel):
-            go(page, name)
-            assert page.evaluate(SMALL) == [], name
-        page.keyboard.press("Control+k")
-        page.get_by_role("combobox").wait_for()
-        assert page.evaluate(SMALL) == []
-    context.close()
+    for name in (*PAGES, "more", "events?from=0", "trace?of=crasher", *panel):
+        go(touched, name)
+        assert touched.evaluate(SMALL) == [], name
+        assert touched.evaluate(WIDTH_IN_NEXT_FRAME) <= 360, name
+    touched.keyboard.press("Control+k")
+    touched.get_by_role("combobox").wait_for()
+    assert touched.evaluate(SMALL) == []
+    touched.keyboard.press("Escape")
 
 
 def test_a_narrow_page_takes_clicks(open_page: Open) -> None:
@@ -144,7 +155,7 @@ def test_an_action_is_asked_about_and_shown_when_it_is_done(open_page: Open, ker
 
 
 def test_several_agents_are_acted_on_after_one_question(open_page: Open) -> None:
-    page = open_page("agents?filter=supervisor:pair")
+    page = open_page("agents?filter=supervisor:pair", own=True)
 
     page.get_by_label("select all").check()
     page.get_by_role("group").get_by_role("button", name="restart").click()
@@ -188,7 +199,7 @@ def test_the_filter_is_in_the_url_and_back_works(open_page: Open) -> None:
 
 
 def test_rows_of_the_table_are_reached_opened_marked_and_left_by_keys(open_page: Open) -> None:
-    page = open_page("agents?sort=name")
+    page = open_page("agents?sort=name", own=True)
 
     page.keyboard.press("j")
     page.locator('tr[aria-selected="true"]', has_text="crasher").wait_for()
@@ -353,7 +364,7 @@ def test_equal_events_are_one_line_that_is_opened(open_page: Open, kernel: Kerne
 def test_events_are_of_a_chosen_time_which_may_begin_before_what_a_page_has(open_page: Open, kernel: Kernel) -> None:
     emit(kernel, "custom.early", 300)
     emit(kernel, "custom.late", 300)
-    page = open_page("events?filter=custom.early")
+    page = open_page("events?filter=custom.early", own=True)
     page.get_by_text("No event contains that").wait_for()
 
     page.get_by_label("time").select_option("all that is kept")
@@ -367,7 +378,7 @@ def test_events_are_of_a_chosen_time_which_may_begin_before_what_a_page_has(open
 
 
 def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) -> None:
-    page = open_page("agents?sort=name")
+    page = open_page("agents?sort=name", own=True)
     rows = [{"id": 1000 + n, "name": f"w-{n}", "state": "running", "supervisor": "root"} for n in range(5000)]
 
     page.evaluate(
@@ -386,13 +397,11 @@ def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) 
 
 
 def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, context: Any, kernel: Kernel) -> None:
-    page = open_page("agents?agent=steady")
-    asking = open_page("agents?agent=steady")
-    asking.get_by_role("button", name="stop", exact=True).click()
-    question = asking.get_by_role("alertdialog")
-    spawning = open_page("agents")
-    spawning.get_by_role("button", name="spawn").click()
-    form = spawning.get_by_role("dialog")
+    page = open_page("agents?agent=steady", own=True)
+    page.get_by_role("button", name="stop", exact=True).click()
+    question = page.get_by_role("alertdialog")
+    page.get_by_role("button", name="spawn").click()
+    form = page.get_by_role("dialog")
     form.get_by_label("name", exact=False).first.fill("patient")
     form.get_by_label("command").fill("sleep 1000")
 
@@ -406,12 +415,9 @@ def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, con
     page.locator(".panel .state", has_text="running").wait_for()
     question.get_by_role("button", name="stop", disabled=False).wait_for()
     form.get_by_role("button", name="spawn").click()
-    spawning.locator(".panel h2", has_text="patient").wait_for()
+    page.locator(".panel h2", has_text="patient").wait_for()
     renew(context, kernel)
-    with pages(context, kernel) as show:
-        again = show("trace?of=steady")  # its id is the one of the run before
-        again.locator(".waterfall .row", has_text="AGENT_READY").first.wait_for()
-        assert again.locator(".waterfall .row", has_text="AGENT_READY").count() == 1
-        calls = show("agents?agent=steady&tab=calls")
-        calls.locator(".panel .entry", has_text="AGENT_READY").first.wait_for()
-        assert calls.locator(".panel .entry", has_text="AGENT_READY").count() == 1
+    for target, rows in (("trace?of=steady", ".waterfall .row"), ("agents?agent=steady&tab=calls", ".panel .entry")):
+        go(page, target)  # the id of the agent is the one of the run before
+        page.locator(rows, has_text="AGENT_READY").first.wait_for()
+        assert page.locator(rows, has_text="AGENT_READY").count() == 1, target

@@ -13,6 +13,7 @@ from tests.support.ports import free_port
 from tests.support.runs.enter import let_in
 from tests.system.agents import RECORDED, in_state
 from tests.system.loop_agents import rule
+from tests.web.chromium import Open, pages
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 TOML = """
@@ -67,6 +68,13 @@ def kernel(kernels: None, code: Path) -> Iterator[Kernel]:
                 manifest = started.state_dir / "recordings" / f"{name}-1.recording" / "recording.json"
                 until(partial(has_ended, manifest), f"{name} is recorded")
         yield started
+
+
+@pytest.fixture
+def open_page(kernel: Kernel, context: Any) -> Iterator[Open]:
+    """Opens pages of the test's own: a page remembers the call that was opened, and replies about recordings."""
+    with pages(context, kernel, keep=True) as show:
+        yield partial(show, own=True)
 
 
 def begin_two_checked_forks(question: Any, check: str) -> None:

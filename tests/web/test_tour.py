@@ -6,12 +6,13 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from tests.support.kernel import Kernel, until
-from tests.web.chromium import find_chromium, log_in, pages
+from tests.support.runs.rows import each_row
+from tests.web.chromium import Open, find_chromium
 
 DEMO = Path(__file__).parents[2] / "demos" / "dashboard"
 MAX_BYTES = 120 << 10  # of a picture
@@ -31,15 +32,6 @@ def kernel(kernels: None) -> Iterator[Kernel]:
             started.stop()
         finally:
             started.clean_up()
-
-
-@pytest.fixture(scope="module")
-def contexts(chromium: Any, kernel: Kernel) -> Iterator[dict[str, Any]]:
-    """A browser that has logged in, for each theme."""
-    made = {theme: log_in(chromium, kernel, color_scheme=theme) for theme in ("dark", "light")}
-    yield made
-    for context in made.values():
-        context.close()
 
 
 @pytest.fixture(scope="module")
@@ -106,21 +98,26 @@ TOUR: list[tuple[str, str, str, tuple[int, int], Callable[[Any], None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "target", "theme", "size", "wait"), TOUR, ids=[one[0] for one in TOUR])
+@pytest.fixture
+def page(open_page: Open) -> Any:
+    return open_page()
+
+
+@each_row(("name", "target", "theme", "size", "wait"), TOUR, ids=[one[0] for one in TOUR])
 def test_a_page_of_the_tour(
-    contexts: dict[str, Any],
-    kernel: Kernel,
+    page: Any,
     place: Path,
     name: str,
     target: str,
-    theme: str,
+    theme: Literal["dark", "light"],
     size: tuple[int, int],
     wait: Callable[[Any], None],
 ) -> None:
-    with pages(contexts[theme], kernel, keep=True) as show:
-        page = show(target, *size)
-        wait(page)
-        picture = place / f"{name}.png"
-        page.screenshot(path=picture, animations="disabled")
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=theme)
+    page.goto(page.url.partition("#")[0] + f"#/{target}")
+    wait(page)
+    picture = place / f"{name}.png"
+    page.screenshot(path=picture, animations="disabled")
 
     assert picture.stat().st_size <= MAX_BYTES

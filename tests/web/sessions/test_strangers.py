@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,9 +11,9 @@ import pytest
 from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
 from tests.support.wire import PATIENCE
-from tests.web.chromium import SHOWN, find_chromium, log_in, renew
+from tests.web.chromium import SHOWN, find_chromium, log_in, renew, take_tab
 from tests.web.conftest import Browser, link_of
-from tests.web.sessions.impostor import impostor
+from tests.web.sessions.impostor import Impostor, impostor
 
 # Everything that a page of the origin can do with what the origin keeps; returns the code of the connection's end.
 USE_WHAT_IS_KEPT = """async (place) => {
@@ -65,17 +64,21 @@ def context(chromium: Any, kernel: Kernel) -> Iterator[Any]:
     made.close()
 
 
-@contextmanager
-def shown(context: Any, url: str) -> Iterator[Any]:
-    page = context.new_page()
+def show(context: Any, url: str) -> Any:
+    """A page that is loaded from there."""
+    page = take_tab(context)
     page.goto(url)
     page.locator("#status", has_text=SHOWN).wait_for(state="attached")
-    yield page
-    page.close()
+    return page
 
 
 def origin_of(kernel: Kernel) -> str:
     return urlsplit(link_of(kernel)).netloc
+
+
+def tries(stranger: Impostor) -> list[str]:
+    """The messages that pages have sent it."""
+    return [one for one in stranger.got if one.startswith("{")]
 
 
 def test_a_stranger_on_the_port_gets_nothing_and_is_not_believed(context: Any, kernel: Kernel) -> None:
@@ -86,19 +89,24 @@ def test_a_stranger_on_the_port_gets_nothing_and_is_not_believed(context: Any, k
         json.dumps({"keys": []}),
         json.dumps({"snapshot": {**lies, "boot": "x"}, "at": 0}),
     ]
-    with shown(context, f"http://{netloc}/") as page:
-        kernel.kill()
-        with impostor(int(netloc.rpartition(":")[2]), lambda _: answers) as stranger:
-            page.get_by_text("doesn't prove that it is the kernel of this page").wait_for()
-            assert page.evaluate("document.body.innerText.includes('false')") is False
-            got = list(stranger.got)
-        assert not any("cookie:" in one.lower() for one in got)
-        messages = [json.loads(one) for one in got if one.startswith("{")]
-        assert messages
-        assert {tuple(sorted(one)) for one in messages} == {("id", "nonce", "salt", "use")}
+    port = int(netloc.rpartition(":")[2])
+    page = show(context, f"http://{netloc}/")
+    kernel.kill()
+    with impostor(port, lambda _: answers) as stranger:
+        page.get_by_text("doesn't prove that it is the kernel of this page").wait_for()
+        assert page.evaluate("document.body.innerText.includes('false')") is False
+    assert not any("cookie:" in one.lower() for one in stranger.got)
+    messages = [json.loads(one) for one in tries(stranger)]
+    assert messages
+    assert {tuple(sorted(one)) for one in messages} == {("id", "nonce", "salt", "use")}
 
-        kernel.start_again()
-        page.get_by_text("Kernel restarted").wait_for()
+    page.clock.install()
+    with impostor(port) as silent:  # it holds up no page
+        until(lambda: len(tries(silent)) >= 1, "the page has tried it")
+        page.clock.fast_forward(30_000)
+        until(lambda: len(tries(silent)) >= 2, "the page has tried it again")
+    kernel.start_again()
+    page.get_by_text("Kernel restarted").wait_for()
     for seen in messages:  # what it has is worth nothing afterwards
         with Browser(origin_of(kernel)).connect() as tab:
             tab.send(seen)
@@ -107,32 +115,11 @@ def test_a_stranger_on_the_port_gets_nothing_and_is_not_believed(context: Any, k
             assert tab.wait_closed() == 4401
 
 
-def test_a_stranger_that_says_nothing_holds_up_no_page(context: Any, kernel: Kernel) -> None:
-    netloc = origin_of(kernel)
-    page = context.new_page()
-    page.clock.install()
-    page.goto(f"http://{netloc}/")
-    page.locator("#status", has_text=SHOWN).wait_for(state="attached")
-    kernel.kill()
-    with impostor(int(netloc.rpartition(":")[2])) as stranger:
-
-        def tries() -> int:
-            return sum(one.startswith("{") for one in stranger.got)
-
-        for count in (1, 2):
-            until(lambda count=count: tries() >= count, f"the page has tried {count} times")  # type: ignore[misc]
-            page.clock.fast_forward(30_000)
-    kernel.start_again()
-    page.get_by_text("Kernel restarted").wait_for()
-
-
 def test_a_strangers_page_at_the_origin_of_a_dead_kernel_is_let_in_nowhere(context: Any, kernel: Kernel) -> None:
     """A person reloads the page while the stranger has the port: its script may use all that the origin keeps."""
     netloc = origin_of(kernel)
     port = int(netloc.rpartition(":")[2])
-    page = context.new_page()
-    page.goto(f"http://{netloc}/")
-    page.locator("#status", has_text=SHOWN).wait_for(state="attached")
+    page = show(context, f"http://{netloc}/")
     kernel.kill()
     files = {"/": ("text/html", "<p>of the stranger</p>"), "/worker.js": ("text/javascript", WORKER)}
     with impostor(port, files=files):
@@ -146,8 +133,8 @@ def test_a_strangers_page_at_the_origin_of_a_dead_kernel_is_let_in_nowhere(conte
     assert page.evaluate(USE_WHAT_IS_KEPT, netloc) == 4401
     renew(context, kernel)
     assert page.evaluate(USE_WHAT_IS_KEPT, netloc) == 4401
-    with shown(context, f"http://{later}/") as fresh:
-        assert fresh.evaluate("navigator.serviceWorker.getRegistrations().then((all) => all.length)") == 0
+    fresh = show(context, f"http://{later}/")
+    assert fresh.evaluate("navigator.serviceWorker.getRegistrations().then((all) => all.length)") == 0
 
 
 def test_a_page_at_another_port_of_the_host_has_nothing(context: Any, kernel: Kernel) -> None:
@@ -156,30 +143,27 @@ def test_a_page_at_another_port_of_the_host_has_nothing(context: Any, kernel: Ke
     assert context.cookies() == []
     port = free_port()
     with impostor(port, files={"/": ("text/html", "<p>of the stranger</p>")}) as stranger:
+        page = context.new_page()
         for name in (host, "localhost", "127.0.0.1"):
-            page = context.new_page()
             page.goto(f"http://{name}:{port}/")
             assert page.evaluate(USE_WHAT_IS_KEPT, netloc) == "nothing kept", name
-            assert page.evaluate(f"fetch('http://{netloc}/').then(() => 'read', () => 'refused')") == "refused"
-            assert page.evaluate(OPEN_FEED, netloc) == 1006
-            page.close()
+            assert page.evaluate(f"fetch('http://{netloc}/').then(() => 'read', () => 'refused')") == "refused", name
+            assert page.evaluate(OPEN_FEED, netloc) == 1006, name
         assert not any("cookie:" in one.lower() for one in stranger.got)
 
 
 def test_a_link_in_a_web_chat_works(chromium: Any, kernel: Kernel) -> None:
-    link = link_of(kernel)
-    others = [link_of(kernel), link_of(kernel)]
-    texts = [f'<a href="{link}">here</a>', *(f'<a href="{one}" target="_blank">there</a>' for one in others)]
+    link, other = link_of(kernel), link_of(kernel)
+    texts = [f'<a href="{link}">here</a>', f'<a href="{other}" target="_blank">there</a>']
     port = free_port()
     context = chromium.new_context()
     context.set_default_timeout(PATIENCE * 1000)
     with impostor(port, files={"/": ("text/html", "<br>".join(texts))}):
         page = context.new_page()
         page.goto(f"http://127.0.0.1:{port}/")
-        for number in range(len(others)):
-            with context.expect_page() as opened:
-                page.get_by_text("there").nth(number).click()
-            opened.value.locator("#status", has_text=SHOWN).wait_for(state="attached")
+        with context.expect_page() as opened:
+            page.get_by_text("there").click()
+        opened.value.locator("#status", has_text=SHOWN).wait_for(state="attached")
         page.get_by_text("here", exact=True).click()
         page.locator("#status", has_text=SHOWN).wait_for(state="attached")
     assert re.fullmatch(r"http://[^/]*/", page.url)  # the key isn't in the address any more

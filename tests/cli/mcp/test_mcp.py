@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
@@ -58,7 +59,8 @@ async def stdio_client(
     script = " ".join(["exec", '"$@"', *(["2>", str(errors)] if errors else [])])
     place = mcp.StdioServerParameters(command="sh", args=["-c", script, "sh", *command], cwd="/")
     with trio.fail_after(PATIENCE):
-        async with mcp.Client(place, mode=mode) as client:
+        # The default is sys.stderr as it was at the import, perhaps within a CliRunner.
+        async with mcp.Client(mcp.stdio_client(place, errlog=sys.__stderr__), mode=mode) as client:
             yield client
 
 

@@ -58,6 +58,7 @@ async def stdio_client(
     """An MCP client that starts this command, with an environment of a few variables, as clients do."""
     script = " ".join(["exec", '"$@"', *(["2>", str(errors)] if errors else [])])
     place = mcp.StdioServerParameters(command="sh", args=["-c", script, "sh", *command], cwd="/")
+    assert sys.__stderr__ is not None
     with trio.fail_after(PATIENCE):
         # The default is sys.stderr as it was at the import, perhaps within a CliRunner.
         async with mcp.Client(mcp.stdio_client(place, errlog=sys.__stderr__), mode=mode) as client:

@@ -29,7 +29,7 @@ _REMEDIES = {
     sqlite3.SQLITE_FULL: "free some room on its file system",
     sqlite3.SQLITE_IOERR: "check its file system: it is full or failing",
     sqlite3.SQLITE_READONLY: "let this user write to it, or choose another directory with --state-dir",
-    sqlite3.SQLITE_CANTOPEN: "let this user write there, or choose another directory with --state-dir",
+    sqlite3.SQLITE_CANTOPEN: "let this user write there, free an inode (`df -i`), or choose another with --state-dir",
     sqlite3.SQLITE_BUSY: "another program has it locked: stop that program",
     sqlite3.SQLITE_CORRUPT: f"it is damaged: restore a backup, or {_MOVE_AWAY}",
     sqlite3.SQLITE_NOTADB: f"{_MOVE_AWAY}",

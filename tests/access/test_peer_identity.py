@@ -13,6 +13,7 @@ from agentos.access.peer_identity import Peers, find_agent_pid
 from agentos.agents.registry import Registry
 from agentos.kernel.wire.listener import Peer
 from agentos_sdk.errors import PermissionDenied
+from tests.support.wire import PATIENCE
 
 # Two generations: the pids of a child and of its child.
 CHAIN = (
@@ -69,7 +70,7 @@ class Readings:
 
         def noting(pids: tuple[int, ...], agents: frozenset[int]) -> Mapping[int, int | None]:
             self.asked.append(pids)
-            assert self.may_go_on.wait(60)
+            assert self.may_go_on.wait(PATIENCE)
             return real(pids, agents)
 
         monkeypatch.setattr(peer_identity, "find_agent_pids", noting)

@@ -15,6 +15,7 @@ from agentos.agents.life.leftover_processes import (
     runtime_base,
 )
 from tests.support.kernel import marked, until
+from tests.support.wire import PATIENCE
 
 
 def sleeper(run: str, life: str) -> subprocess.Popen[bytes]:
@@ -29,13 +30,13 @@ def test_only_what_one_life_left_is_ended() -> None:
     try:
         assert kill_marked("run", {"7.1", "8.1"}) == [ours.pid]
 
-        assert ours.wait(60) == -9
+        assert ours.wait(PATIENCE) == -9
         assert (next_life.poll(), other_run.poll()) == (None, None)
         assert kill_marked("run", None) == [next_life.pid]
-        assert next_life.wait(60) == -9
+        assert next_life.wait(PATIENCE) == -9
     finally:
         other_run.kill()
-        other_run.wait(60)
+        other_run.wait(PATIENCE)
 
 
 def test_a_run_that_was_killed_is_cleared_away_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +46,7 @@ def test_a_run_that_was_killed_is_cleared_away_by_the_next(tmp_path: Path, monke
 
     second = Run.begin(tmp_path)
 
-    assert left.wait(60) == -9
+    assert left.wait(PATIENCE) == -9
     assert not os.path.exists(first.directory)
     assert os.stat(second.directory).st_mode & 0o777 == 0o700
     assert json.loads((tmp_path / "run.json").read_text())["id"] == second.id != first.id

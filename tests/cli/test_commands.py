@@ -279,7 +279,7 @@ def test_send_and_logs(agentos: Agentos, kernel: Kernel) -> None:
         "with AgentOSClient() as me:\n"
         "    me.hello()\n"
         "    while True:\n"
-        "        for message in me.recv_messages(timeout=60)['messages']:\n"
+        "        for message in me.recv_messages(timeout=300)['messages']:\n"
         "            print(repr(message['message']))\n"
         "            if message['message'] == 'end': raise SystemExit\n"
     )

@@ -17,6 +17,7 @@ from tests.compare.machine import Machine
 from tests.compare.programs import tools
 from tests.compare.setups import PYTHON, Outcome, read_results
 from tests.support.kernel import until
+from tests.support.wire import PATIENCE
 
 LEAK = "kept = []\nwhile True: kept.append(b'x' * (4 << 20))"
 SLEEP = "import time; time.sleep(1000)"
@@ -40,14 +41,14 @@ def test_the_largest_process_is_killed_when_the_memory_is_full(machine: Machine)
     with machine.playing():
         small, large = run(SLEEP), run(LEAK)
 
-        large.wait(60)
+        large.wait(PATIENCE)
 
         assert small.poll() is None
         assert (machine.killed, large.returncode) == (1, -9)
         assert machine.peak > machine.memory
 
     assert not Path("/proc", str(small.pid)).exists()
-    small.wait(60)
+    small.wait(PATIENCE)
 
 
 def test_a_child_that_has_not_begun_its_program_uses_nothing(machine: Machine) -> None:
@@ -65,7 +66,7 @@ def test_a_child_that_has_not_begun_its_program_uses_nothing(machine: Machine) -
 
 def test_what_a_program_leaves_behind_is_found_and_ended(machine: Machine) -> None:
     with machine.playing():
-        assert run(LEAVES_A_PROCESS).wait(60) == 0
+        assert run(LEAVES_A_PROCESS).wait(PATIENCE) == 0
 
         [orphan] = machine.processes()
 

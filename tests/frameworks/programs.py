@@ -97,7 +97,7 @@ def report_of(kernel: Kernel, client: AgentOSClient, script: str, **more: Any) -
     name = Path(script).stem.replace("_", "-")
     settings = {"python": str(PYTHON), "env": QUIET, "limits": {"memory": "1G"}, "restart": "temporary", **more}
     up(client.spawn(name, str(INSIDE / script), **settings))
-    until(lambda: info(client, name)["state"] not in ("starting", "running"), f"{name} has ended", seconds=240)
+    until(lambda: info(client, name)["state"] not in ("starting", "running"), f"{name} has ended")
     [*_, last] = lines(client, name, "stdout") or [""]
     assert last.startswith("report "), lines(client, name, "stderr")
     report: Mapping[str, Any] = json.loads(last.removeprefix("report "))

@@ -153,7 +153,7 @@ def test_a_coding_agent_does_a_task_in_its_jail(
             {"OPENAI_API_KEY": met.key},
         )
         with kernel.client() as client:
-            until(lambda: info(client, "coder")["state"] not in ("starting", "running"), "it has ended", seconds=300)
+            until(lambda: info(client, "coder")["state"] not in ("starting", "running"), "it has ended")
             said = [*lines(client, "coder", "stdout"), *lines(client, "coder", "stderr")]
             said.append(str(info(client, "coder")["end"]))
             assert (work / "made.txt").exists(), "\n".join(said)

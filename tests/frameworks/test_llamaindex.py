@@ -33,6 +33,6 @@ def test_the_recipe_calls_its_tool_and_answers(tmp_path: Path) -> None:
     with running(TOML.format(rules=rules)) as kernel, AgentOSClient(kernel.socket) as client:
         script = write(kernel, "with_llamaindex.py", found[1])
         up(client.spawn("llama", script, python=str(PYTHON), limits={"memory": "1G"}, restart="temporary"))
-        until(lambda: info(client, "llama")["state"] == "exited", "it has ended", seconds=240)
+        until(lambda: info(client, "llama")["state"] == "exited", "it has ended")
 
         assert lines(client, "llama", "stdout") == ["It says: rain in Paris"], lines(client, "llama", "stderr")

@@ -79,7 +79,7 @@ class Served:
 
     def client(self, **more: Any) -> openai.AsyncOpenAI:
         """OpenAI's own, to be used in ``async with``."""
-        return openai.AsyncOpenAI(base_url=self.url, **{"api_key": self.key or "any", "timeout": 30, **more})
+        return openai.AsyncOpenAI(base_url=self.url, **{"api_key": self.key or "any", "timeout": PATIENCE, **more})
 
     @contextlib.asynccontextmanager
     async def other_agent(self) -> AsyncIterator[openai.AsyncOpenAI]:

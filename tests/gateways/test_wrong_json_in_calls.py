@@ -10,6 +10,7 @@ from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos_sdk.values import ToolCall
 from tests.gateways.served import MODEL, Served, served
 from tests.support.clients import anthropic, httpx2
+from tests.support.wire import PATIENCE
 
 # The SDK leaves the generators of a stream that was read to its end to the collector.
 pytestmark = [
@@ -77,7 +78,7 @@ async def test_by_messages(wrong: str, stream: bool) -> None:
     said: list[Any] = [{"role": "user", "content": "weather?"}]
     async with (
         served(*rules(wrong)) as here,
-        anthropic.AsyncAnthropic(base_url=here.url.removesuffix("/v1"), api_key="any", timeout=30) as client,
+        anthropic.AsyncAnthropic(base_url=here.url.removesuffix("/v1"), api_key="any", timeout=PATIENCE) as client,
     ):
         call: Any
         answer: Any
@@ -101,7 +102,7 @@ async def test_by_contents(wrong: str, stream: bool) -> None:
     declared: Any = {"name": "weather", "parametersJsonSchema": SCHEMA}
     said: list[Any] = [{"role": "user", "parts": [{"text": "weather?"}]}]
     more: Any = {"tools": [{"functionDeclarations": [declared]}]}
-    async with served(*rules(wrong)) as here, httpx2.AsyncClient(base_url=here.url, timeout=30) as client:
+    async with served(*rules(wrong)) as here, httpx2.AsyncClient(base_url=here.url, timeout=PATIENCE) as client:
 
         async def ask(method: str) -> list[Any]:
             answer = await client.post(f"/models/{MODEL}:{method}", json={"contents": said, **more})

@@ -26,6 +26,7 @@ from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
 from tests.support.runs.rounds import rounds
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 MINUTE, HOUR = 60.0, 3600.0
 NOON = 12 * HOUR
@@ -482,7 +483,7 @@ async def test_a_reservation_whose_caller_goes_away_before_it_is_written_leaves_
 
     def hold(_: sqlite3.Connection) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
 
     async with opened(tmp_path) as (database, budgets):
         async with trio.open_nursery() as nursery:

@@ -14,7 +14,7 @@ MAGIC = bytes.fromhex("544e4741")  # 0x41474E54, little-endian
 HEADER_SIZE = 17
 # Seconds that anything may take in a test before it has failed: to import a large SDK takes more than a minute where
 # twenty processes share two cores.
-PATIENCE = 150.0
+PATIENCE = 300.0
 
 NOOP, THINK, READ, WRITE, EXEC = 0x00, 0x01, 0x02, 0x03, 0x04
 SPAWN, KILL, LIST, WAIT, PAUSE = 0x10, 0x11, 0x12, 0x13, 0x14

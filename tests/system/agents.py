@@ -41,7 +41,7 @@ def run(code):
     return "done"
 
 while True:
-    for message in me.recv_messages(timeout=60)["messages"]:
+    for message in me.recv_messages(timeout=300)["messages"]:
         asked = message["message"]
         method = run if asked["method"] == "run" else getattr(me, asked["method"])
         answer = method(**asked.get("with", {}))

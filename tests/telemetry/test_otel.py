@@ -15,6 +15,7 @@ from agentos.telemetry.spans import Spans
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import until
 from tests.support.rights import Grants, Notebook
+from tests.support.wire import PATIENCE
 
 
 async def test_at_the_end_the_rest_is_sent_and_a_collector_that_never_answers_is_left(
@@ -24,7 +25,7 @@ async def test_at_the_end_the_rest_is_sent_and_a_collector_that_never_answers_is
 
     def hang(exporter: object, resource: object, batch: list[object]) -> bool:
         asked.append(len(batch))
-        return over.wait(timeout=100)
+        return over.wait(timeout=PATIENCE)
 
     monkeypatch.setattr(otel, "send", hang)
     spans = Spans(Registry(), cast(Any, None), contents=False)

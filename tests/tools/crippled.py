@@ -18,6 +18,7 @@ from agentos.sandbox.filters import profile
 from agentos.sandbox.filters.profile import AnyBit, Profile, Refusal, Rule
 from agentos.sandbox.inside import identity, libc
 from agentos.sandbox.steps import Clone
+from tests.support.wire import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 BIND, PRIVATE, READ_ONLY = 0x1000, 0x4000 | 1 << 18, 1
@@ -34,7 +35,7 @@ def run(*options: str, command: list[str], env: dict[str, str] | None = None) ->
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

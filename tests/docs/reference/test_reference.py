@@ -31,6 +31,7 @@ from tests.docs.visit import Visit
 from tests.sdk.test_calls_of_clients import METHODS
 from tests.support.kernel import running
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 REFERENCE = ROOT / "docs" / "reference"
 CALLS = REFERENCE / "calls"
@@ -70,7 +71,7 @@ def served() -> Iterator[set[Op]]:
 
 
 def answers(socket: str, op: Op) -> bool:
-    with AgentOSClient(socket, timeout=60) as kernel:
+    with AgentOSClient(socket, timeout=PATIENCE) as kernel:
         body = kernel.call(op, b'{"no such": "field"}')  # never what a call takes: SHUTDOWN would act
     return b"unknown_call" not in body
 

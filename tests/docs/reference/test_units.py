@@ -11,6 +11,7 @@ import pytest
 
 from tests.docs.blocks import ROOT, Block, blocks_of, pages
 from tests.support.guest import RunInGuest
+from tests.support.wire import PATIENCE
 
 UNITS = [block for page in pages() for block in blocks_of(page) if block.language == "ini"]
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -79,7 +80,11 @@ def test_systemd_finds_no_fault_with_a_unit(unit: Block, tmp_path: Path) -> None
     file.write_text(there)
 
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(file)], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", "--man=no", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

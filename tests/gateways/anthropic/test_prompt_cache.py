@@ -18,6 +18,7 @@ from tests.gateways.served import Served, behind
 from tests.llm.vendors.script import Says, Text
 from tests.support.clients import anthropic
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|anthropic|openai|httpcore):ResourceWarning")
 
@@ -45,7 +46,7 @@ def result(content: Any, **more: Any) -> Any:
 
 
 def client_of(here: Served) -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(base_url=here.url.removesuffix("/v1"), api_key="any", timeout=30)
+    return anthropic.AsyncAnthropic(base_url=here.url.removesuffix("/v1"), api_key="any", timeout=PATIENCE)
 
 
 def marks(value: object, place: str = "") -> dict[str, Any]:

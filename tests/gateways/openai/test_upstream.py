@@ -9,6 +9,7 @@ from agentos.llm.settings import ProviderName
 from tests.gateways.served import Served, behind
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 from tests.support.clients import httpx2, openai
+from tests.support.wire import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 
@@ -214,7 +215,7 @@ async def test_thoughts_go_back_by_responses_and_messages_as_well() -> None:
         for _ in range(2):
             fields = {"model": "a-model", "max_tokens": 100, "messages": begun, "tools": [{**tool, "input_schema": {}}]}
             async with httpx2.AsyncClient() as client:
-                reply = await client.post(f"http://127.0.0.1:{here.port}/v1/messages", json=fields, timeout=60)
+                reply = await client.post(f"http://127.0.0.1:{here.port}/v1/messages", json=fields, timeout=PATIENCE)
             said = reply.json()
             block = said["content"][0]
             result = {"type": "tool_result", "tool_use_id": block.get("id"), "content": "noon"}

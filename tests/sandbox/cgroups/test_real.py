@@ -197,7 +197,7 @@ def test_a_memory_limit_below_what_is_in_use_is_refused_and_kills_nothing(root: 
 
 def test_a_memory_hog_is_killed_at_its_limit_and_the_evidence_says_so(root: Group, start: Start) -> None:
     with nested(root, "hog", Limits(memory=32 * MIB)) as group:
-        assert start(group, HOG).wait(60) == -signal.SIGKILL
+        assert start(group, HOG).wait(PATIENCE) == -signal.SIGKILL
 
         assert group.evidence().describe() == ("memory limit 32M reached",)
         peak = group.usage().peak
@@ -208,10 +208,10 @@ def test_a_memory_hog_is_killed_at_its_limit_and_the_evidence_says_so(root: Grou
 def test_out_of_memory_ends_the_whole_group_where_the_kernel_can_do_that(root: Group, start: Start) -> None:
     with nested(root, "crew", Limits(memory=32 * MIB)) as group:
         bystander = start(group, ECHO)
-        assert start(group, HOG).wait(60) == -signal.SIGKILL
+        assert start(group, HOG).wait(PATIENCE) == -signal.SIGKILL
 
         if group.version == 2:
-            assert bystander.wait(60) == -signal.SIGKILL
+            assert bystander.wait(PATIENCE) == -signal.SIGKILL
         else:
             say(bystander, "still here")
             assert hear(bystander) == "still here"
@@ -266,7 +266,7 @@ def test_a_busy_program_gets_no_more_than_its_share(root: Group, start: Start) -
 
 def test_a_program_without_trouble_leaves_no_evidence(root: Group, start: Start) -> None:
     with nested(root, "calm", Limits(memory=64 * MIB, pids=8, cpu=8.0)) as group:
-        start(group, "print(1)").wait(60)
+        start(group, "print(1)").wait(PATIENCE)
 
         assert group.evidence().describe() == ()
 
@@ -289,7 +289,7 @@ def test_frozen_programs_can_be_killed(root: Group, start: Start) -> None:
         group.freeze()
 
         group.kill()
-        assert program.wait(60) == -signal.SIGKILL
+        assert program.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_a_child_in_a_frozen_parent_stays_frozen_and_dies_with_it(root: Group, start: Start) -> None:
@@ -306,7 +306,7 @@ def test_a_child_in_a_frozen_parent_stays_frozen_and_dies_with_it(root: Group, s
                 child.kill()
             parent.thaw()
         child.kill()
-        assert program.wait(60) == -signal.SIGKILL
+        assert program.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_kill_takes_a_bomb_that_goes_on_forking(root: Group, start: Start) -> None:
@@ -316,7 +316,7 @@ def test_kill_takes_a_bomb_that_goes_on_forking(root: Group, start: Start) -> No
 
         group.kill()
         assert group.processes() == frozenset()
-        assert program.wait(60) == -signal.SIGKILL
+        assert program.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_a_bomb_is_killed_with_what_other_kernels_lack(root: Group, start: Start) -> None:
@@ -330,7 +330,7 @@ def test_a_bomb_is_killed_with_what_other_kernels_lack(root: Group, start: Start
             assert group.read_limits().pids == 24
         else:
             group._kill_one_by_one()
-        assert program.wait(60) == -signal.SIGKILL
+        assert program.wait(PATIENCE) == -signal.SIGKILL
         assert files.list_processes(directories(group)) == frozenset()
 
 
@@ -341,7 +341,7 @@ def without(group: v1.Group, controller: str) -> dict[str, str]:
 def test_a_childs_program_is_bounded_by_its_parents_memory(root: Group, start: Start) -> None:
     small, large = Limits(memory=32 * MIB), Limits(memory=256 * MIB)
     with nested(root, "parent", small) as parent, nested(parent, "child", large) as child:
-        assert start(child, HOG).wait(60) == -signal.SIGKILL
+        assert start(child, HOG).wait(PATIENCE) == -signal.SIGKILL
 
         assert child.evidence().describe() == ("killed for memory by a limit above its own, or by the host",)
         assert parent.evidence().describe() == ("memory limit 32M reached",)
@@ -351,7 +351,7 @@ def test_a_child_at_its_own_limit_is_not_told_of_its_parent(root: Group, start: 
     with nested(root, "parent", Limits(memory=256 * MIB)) as parent:
         survivor = start(parent, ECHO)
         with nested(parent, "child", Limits(memory=32 * MIB)) as child:
-            assert start(child, HOG).wait(60) == -signal.SIGKILL
+            assert start(child, HOG).wait(PATIENCE) == -signal.SIGKILL
 
             assert child.evidence().describe() == ("memory limit 32M reached",)
         assert parent.evidence().describe() == ()
@@ -386,7 +386,7 @@ def test_killing_a_parent_kills_its_children_groups(root: Group, start: Start) -
     assert hear(program) == "ready"
 
     parent.kill()
-    assert program.wait(60) == -signal.SIGKILL
+    assert program.wait(PATIENCE) == -signal.SIGKILL
     parent.remove()
     assert not any(os.path.exists(path) for path in directories(parent))
 
@@ -438,7 +438,7 @@ def test_a_group_is_removed_with_its_processes_though_the_task_is_cancelled(root
 
 def test_a_process_that_is_gone_cannot_be_admitted(root: Group) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait(60)
+    gone.wait(PATIENCE)
 
     with nested(root, "late", Limits()) as group, pytest.raises(CgroupError, match="No such process"):
         group.admit(gone.pid)
@@ -522,7 +522,7 @@ def test_what_a_killed_kernel_left_is_swept_and_what_a_living_one_has_is_not(roo
 
         assert name not in remove_stale_cgroups(discover_here())
         kernel.kill()
-        kernel.wait(60)
+        kernel.wait(PATIENCE)
         remove_stale_cgroups(discover_here())  # unless a kernel of another test that starts just now is quicker
         assert select.select([watched], [], [], 60)[0]
         os.close(watched)

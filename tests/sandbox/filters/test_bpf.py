@@ -27,6 +27,7 @@ from agentos.sandbox.filters.bpf import (
     validate,
 )
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 LOAD, ADD, RETURN_A = bpf.LD | bpf.IMM, bpf.ALU | bpf.ADD | bpf.K, bpf.RET | bpf.A
 
@@ -88,7 +89,7 @@ def in_child(script: str, lines: Sequence[str]) -> list[object]:
         input="\n".join(lines),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

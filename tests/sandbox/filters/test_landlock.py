@@ -32,6 +32,7 @@ from agentos.sandbox.filters.landlock import (
     rights_known_to,
 )
 from tests.support.runs.rows import each_row
+from tests.support.wire import PATIENCE
 
 EVERYTHING = HandledRights(ALL_FILES, PortRights(3), Scope(3))
 ABIS = range(1, 12)
@@ -292,7 +293,7 @@ def run_child(job: dict[str, object]) -> tuple[dict[str, int], dict[str, int], i
         input=json.dumps(job),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,7 @@ from agentos.sandbox.filters.bpf import SyscallData
 from agentos.sandbox.filters.profile import ALLOW, ARCHITECTURES, KILL_PROCESS, Profile, errno_verdict
 from agentos.sandbox.filters.seccomp import build_filter
 from agentos.sandbox.filters.syscall_numbers import NUMBERS
+from tests.support.wire import PATIENCE
 
 HERE = os.uname().machine
 HIGH = 1 << 32  # a bit that the kernel doesn't look at where it takes an int
@@ -385,7 +386,7 @@ def child(profile: str | None, uid: int | None = None, **job: object) -> subproc
         input=json.dumps(everything),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -550,7 +550,12 @@ trio.run(main, spawner)
 spawner.close()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(SDK).parents[1], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code],
+        cwd=Path(SDK).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert "mounted later" in done.stdout, done.stderr
 

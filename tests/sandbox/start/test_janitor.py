@@ -51,7 +51,7 @@ def test_only_processes_with_the_mark_are_killed() -> None:
     try:
         janitor.kill_and_remove(Cleanup(mark="RUN=this"))
 
-        assert programs[0].wait(60) == -9
+        assert programs[0].wait(PATIENCE) == -9
         assert [program.poll() for program in programs[1:]] == [None, None, None]
     finally:
         for program in programs:

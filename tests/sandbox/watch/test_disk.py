@@ -255,7 +255,7 @@ async def test_an_agent_that_fills_a_workspace_with_too_much_is_ended(spawner: S
             sandbox.signal(signal.SIGKILL)
 
         watcher.add(1, place, 4 * MIB, 200, end, sandbox.pid)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             status = await sandbox.wait()
         nursery.cancel_scope.cancel()
 

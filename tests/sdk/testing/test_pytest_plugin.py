@@ -19,7 +19,7 @@ from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as kernel:
     while True:
-        for message in kernel.recv_messages(timeout=60)["messages"]:
+        for message in kernel.recv_messages(timeout=300)["messages"]:
             kernel.send_message(message["message"] * 2, to=message["from_id"])
 """
 CONFIG = '[[supervisor.children]]\nname = "double"\nscript = "agent.py"\n'
@@ -31,7 +31,7 @@ import pytest
 def test_in_a_jail(agentos_kernel):
     with agentos_kernel.client() as client:
         client.send_message(21, to_name="double")
-        [message] = client.recv_messages(timeout=30)["messages"]
+        [message] = client.recv_messages(timeout=300)["messages"]
         assert message["message"] == 42
         assert client.inspect("double")["isolation"]["level"] == "standard"
         Path("kernel").write_text(agentos_kernel.socket)

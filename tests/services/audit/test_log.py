@@ -295,7 +295,7 @@ async def test_the_head_file_is_synced_while_further_rows_are_made_and_before_th
             inserted.set()
 
     def sync(fd: int) -> None:
-        assert inserted.wait(60), "the next rows wait for the head file before they are made"
+        assert inserted.wait(PATIENCE), "the next rows wait for the head file before they are made"
         fdatasync(fd)
         steps.append("sync")
 

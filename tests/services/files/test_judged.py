@@ -28,6 +28,7 @@ from agentos_sdk.calls.host import Read
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import ApprovalRequired, CallError, NotFound, PermissionDenied, Unavailable
 from agentos_sdk.opcodes import Op
+from tests.support.wire import PATIENCE
 
 from .places import hosts, own
 
@@ -216,7 +217,7 @@ class SlowHost:
     @contextmanager
     def opened(self) -> Iterator[int]:
         self.asked += 1
-        assert self.answers.wait(60)
+        assert self.answers.wait(PATIENCE)
         raise FileNotFoundError(errno.ENOENT, "nothing there")
         yield 0
 
@@ -238,7 +239,7 @@ async def test_a_file_system_that_doesnt_answer_holds_up_only_the_calls_to_it(pl
         while whose.asked < 10:
             await trio.sleep(0.01)
         try:
-            with trio.fail_after(60):
+            with trio.fail_after(PATIENCE):
                 for _ in range(50):
                     assert (await read(service, book, "/workspace/notes"))["content"] == "notes"
                 await write(service, book, "/workspace/new")

@@ -19,7 +19,7 @@ MARKS = {
     "alone": {"both_cores", "attacked", "guests"},  # guests take all CPUs, and each worker would boot its own
 }
 SLOW = ("slow", "guest", "browser", "framework", "page")
-SLOW_TIMEOUT = 1300  # seconds; a guest has 600
+SLOW_TIMEOUT = 1800  # seconds; a guest has 600
 # Where all tests are that run alone: to collect the others for them takes 12 s.
 ALONE = (
     Path("tests/security"),

@@ -51,7 +51,7 @@ while not os.path.exists("/tmp/done"):
 # What it got before it was exported is unread: it is told apart from what it is asked later.
 OLDER = """
 while True:
-    for message in me.recv_messages(timeout=60)["messages"]:
+    for message in me.recv_messages(timeout=300)["messages"]:
         asked = message["message"]
         if "method" not in asked:
             me.store("mail", [message["from_name"], message["from_id"], asked], scope="agent")

@@ -7,7 +7,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
 from tests.support.runs.rows import each_row
-from tests.support.wire import DELETE, FETCH, KEYS, SET_PERMS, STORE
+from tests.support.wire import DELETE, FETCH, KEYS, PATIENCE, SET_PERMS, STORE
 from tests.system.agents import up
 from tests.system.state_calls import GRANTED, child_of, code, end, found, stores
 
@@ -197,7 +197,7 @@ def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_under_load(own_k
     writers = [threading.Thread(target=write, args=(number,)) for number in range(8)]
     for writer in writers:
         writer.start()
-    assert enough.wait(60)
+    assert enough.wait(PATIENCE)
     kernel.kill()
     for writer in writers:
         writer.join(60)

@@ -225,7 +225,9 @@ def test_a_kernel_without_the_library_names_what_to_install(tmp_path: Path) -> N
     code = "import sys; sys.modules['prometheus_client'] = None; from agentos.__main__ import main; main()"
     words = ["run", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
     command, env = [sys.executable, "-c", code, *words], environment(tmp_path)
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
 
     assert ended.returncode == 1
     assert "pip install '.[prometheus]' in AgentOS's repository" in ended.stderr
@@ -241,4 +243,4 @@ def test_the_libraries_are_loaded_only_if_they_are_asked_for() -> None:
     names = "('prometheus', 'opentelemetry')"
     code = f"import sys, agentos.boot.run; sys.exit(any(name.startswith({names}) for name in sys.modules))"
 
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False).returncode == 0

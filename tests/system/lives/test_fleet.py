@@ -7,6 +7,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import until
+from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info
 from tests.system.jails import cgroups
 from tests.system.lives.test_containers import child
@@ -17,7 +18,7 @@ from agentos_sdk import AgentOSClient
 with AgentOSClient() as me:
     me.hello()
     while True:
-        for message in me.recv_messages(timeout=60)["messages"]:
+        for message in me.recv_messages(timeout=300)["messages"]:
             me.send_message(message["message"] + 1, to=message["from_id"])
 """
 CRASHES = '["sh", "-c", "sleep 0.3; exit 1"]'
@@ -47,7 +48,7 @@ ROUNDS = 5
 def count_up(client: AgentOSClient, name: str, number: int) -> int:
     """Send a number to an agent that adds one; what it answers."""
     assert client.send_message(number, to_name=name)["success"]
-    [message] = client.recv_messages(1, timeout=60)["messages"]
+    [message] = client.recv_messages(1, timeout=PATIENCE)["messages"]
     assert message["from_name"] == name
     return int(message["message"])
 

@@ -20,7 +20,7 @@ me = AgentOSClient()
 me.hello()
 print("up as", me.agent_id, flush=True)
 while True:
-    for message in me.recv_messages(timeout=60)["messages"]:
+    for message in me.recv_messages(timeout=300)["messages"]:
         print("got", message["message"], flush=True)
         if message["message"] == "die":
             os._exit(3)
@@ -70,7 +70,7 @@ def test_an_agent_that_keeps_crashing_is_given_up_and_its_spawner_is_told(client
     assert (end["success"], end["exit_code"], end["reason"]) == (True, 9, "exit status 9")
     assert info(client, "hopeless")["state"] == "failed"
     assert info(client, "hopeless")["restarts"] == 2
-    [message] = client.recv_messages(timeout=60)["messages"]
+    [message] = client.recv_messages(timeout=PATIENCE)["messages"]
     assert (message["from_name"], message["from_kind"]) == ("kernel", "kernel")
     assert message["message"]["event"] == "AGENT_ESCALATED"
     assert (message["message"]["agent_id"], message["message"]["name"]) == (agent["id"], "hopeless")

@@ -28,7 +28,7 @@ from agentos_sdk import AgentOSClient
 
 if os.environ["AGENTOS_LIFE"].endswith("0001"):
     time.sleep(1000)
-for message in AgentOSClient().recv_messages(timeout=60)["messages"]:
+for message in AgentOSClient().recv_messages(timeout=300)["messages"]:
     print("got", message["message"], flush=True)
 time.sleep(1000)
 """

@@ -42,7 +42,7 @@ import json, os, urllib.error, urllib.request
 def knock(url, key="any"):
     request = urllib.request.Request(url + "/models", headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code

@@ -9,6 +9,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, shared, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import up, written
 from tests.system.sites import Sites
 
@@ -33,7 +34,7 @@ def start(client: AgentOSClient, permissions: dict[str, Any], command: Sequence[
 
 
 def run(client: AgentOSClient, line: str) -> str:
-    return str(up(client.exec(f"exec 2>&1; {line}", name="web", timeout=100))["stdout"])
+    return str(up(client.exec(f"exec 2>&1; {line}", name="web", timeout=PATIENCE))["stdout"])
 
 
 class InBackground(threading.Thread):

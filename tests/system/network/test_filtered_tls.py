@@ -12,6 +12,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, shared
 from tests.support.servers.http_server import make_server_context
+from tests.support.wire import PATIENCE
 from tests.system.agents import up
 from tests.system.network.test_filtered_programs import IGNORE_PROXY, TRUST
 from tests.system.sites import Files, Server, Sites, running_dns
@@ -71,7 +72,7 @@ def web(kernel: Kernel, sites: Sites) -> Iterator[AgentOSClient]:
 
 
 def run(web: AgentOSClient, line: str) -> tuple[int, str]:
-    reply = up(web.exec(f"exec 2>&1; {line}", name="web", timeout=100))
+    reply = up(web.exec(f"exec 2>&1; {line}", name="web", timeout=PATIENCE))
     return reply["exit_code"], reply["stdout"]
 
 

@@ -10,6 +10,7 @@ from agentos_sdk import AgentOSClient
 from tests.services.http.test_har import entry, write
 from tests.support.kernel import Kernel, shared, until
 from tests.support.servers.http_server import HttpServer, http_server
+from tests.support.wire import PATIENCE
 from tests.system.agents import as_agent, up
 
 
@@ -83,7 +84,7 @@ def test_connections_of_a_program_itself_are_refused(agent: Any, kernel: Kernel)
     operator, _, _ = agent
     program = "import urllib.request; urllib.request.urlopen('http://shop.example/photo')"
 
-    ran = up(operator.exec(["python3", "-c", program], name="buyer", timeout=60))
+    ran = up(operator.exec(["python3", "-c", program], name="buyer", timeout=PATIENCE))
 
     assert any(error in ran["stderr"] for error in ("RemoteDisconnected", "ConnectionResetError", "BrokenPipeError"))
     assert "buyer: [http] cassette has no connections: its program's own are refused" in kernel.said

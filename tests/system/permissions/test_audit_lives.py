@@ -128,7 +128,7 @@ def test_messages_are_counted_by_peer_and_written_when_the_kernel_ends(own_kerne
         agent = relay(kernel, client, "echo")
         for _ in range(5):
             up(client.send_message({"method": "hello"}, to=agent))
-            client.recv_messages(1, timeout=60)
+            client.recv_messages(1, timeout=PATIENCE)
     kernel.stop()
     kernel.start_again()
     kernel.wait_ready()

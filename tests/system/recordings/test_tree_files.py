@@ -54,11 +54,11 @@ def look():
 # Files are changed by commands, by WRITE, and by programs themselves; letters go to names that were registered.
 CHIEF = f"""{LOOK}
 with AgentOSClient() as me:
-    me.recv_messages(1, timeout=60)
+    me.recv_messages(1, timeout=300)
     assert me.register_name("boss")["success"]
     assert me.spawn("child", script="/agent/worker.py", args=["kid"], permissions="unrestricted")["success"]
     assert me.send_message("begin", to_name="helper")["success"]
-    ready = [me.recv_messages(1, timeout=60)["messages"][0]["from_name"] for _ in range(2)]
+    ready = [me.recv_messages(1, timeout=300)["messages"][0]["from_name"] for _ in range(2)]
     assert sorted(ready) == ["hands", "kid"], ready
     seen = []
     for turn in range({QUESTIONS}):
@@ -68,20 +68,20 @@ with AgentOSClient() as me:
         seen.append([look(), me.think(f"turn {{turn}}")["content"]])
         for name in ready:
             assert me.send_message({{"do": turn}}, to_name=name)["success"], name
-        letters = [me.recv_messages(1, timeout=60)["messages"][0] for _ in ready]
+        letters = [me.recv_messages(1, timeout=300)["messages"][0] for _ in ready]
         seen += sorted([letter["from_name"], letter["message"]] for letter in letters)
     for name in ready:
         me.send_message({{"do": "end"}}, to_name=name)
-    me.wait("child", timeout=60)
+    me.wait("child", timeout=300)
     print(json.dumps(seen), flush=True)
 """
 WORKER = f"""{LOOK}
 with AgentOSClient() as me:
     if sys.argv[1] == "hands":
-        me.recv_messages(1, timeout=60)
+        me.recv_messages(1, timeout=300)
     assert me.register_name(sys.argv[1])["success"]
     assert me.send_message("ready", to_name="boss")["success"]
-    while (do := me.recv_messages(1, timeout=60)["messages"][0]["message"]["do"]) != "end":
+    while (do := me.recv_messages(1, timeout=300)["messages"][0]["message"]["do"]) != "end":
         me.exec(f"echo {{do}} >> done; date +%s%N > when{{do}}")
         assert me.send_message(sorted(look()), to_name="boss")["success"]
     print(json.dumps(look()), flush=True)

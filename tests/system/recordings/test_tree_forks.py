@@ -57,7 +57,7 @@ CHIEF = f"""
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    me.recv_messages(1, timeout=60)
+    me.recv_messages(1, timeout=300)
     child = me.spawn("child", script="/agent/worker.py")
     assert child["success"], child
     me.store("round", 0, scope="agent")
@@ -70,13 +70,13 @@ with AgentOSClient() as me:
         me.store("round", turn + 1, scope="agent")
         if turn % 2:
             while len(got) < 2 * turn + 2:
-                for one in me.recv_messages(2, timeout=60)["messages"]:
+                for one in me.recv_messages(2, timeout=300)["messages"]:
                     assert one["from_name"] in ("helper", "child"), one
                     assert (one["from_id"] == child["id"]) == (one["from_name"] == "child"), one
                     got.append(one["message"]["n"])
     for to in ({{"to_name": "helper"}}, {{"to": child["id"]}}):
         me.send_message({{"n": "end"}}, **to)
-    me.wait("child", timeout=60)
+    me.wait("child", timeout=300)
     print("chief", got, flush=True)
 """
 WORKER = """
@@ -86,7 +86,7 @@ got = []
 with AgentOSClient() as me:
     own = me.hello()["name"]
     while not got or got[-1] != "end":
-        for one in me.recv_messages(1, timeout=60)["messages"]:
+        for one in me.recv_messages(1, timeout=300)["messages"]:
             got.append(one["message"]["n"])
             if "to" in one["message"]:
                 me.send_message({"n": "answer to " + got[-1]}, to=one["message"]["to"])
@@ -96,9 +96,9 @@ SPAWNER = """
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    me.recv_messages(1, timeout=60)
+    me.recv_messages(1, timeout=300)
     assert me.spawn("asker", script="/agent/asker.py", ready="hello")["success"]
-    me.wait("asker", timeout=60)
+    me.wait("asker", timeout=300)
 """
 # It asks its question while its SPAWN waits for its HELLO.
 ASKER = """

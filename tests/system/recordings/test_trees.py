@@ -44,7 +44,7 @@ CHIEF = """
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    me.recv_messages(1, timeout=60)
+    me.recv_messages(1, timeout=300)
     plan = me.think("What is to be done?")["content"]
     child = me.spawn("child", script="/agent/child.py")
     assert child["success"], child
@@ -52,8 +52,8 @@ with AgentOSClient() as me:
         assert me.send_message({"plan": plan, "to": me.hello()["agent_id"]}, to_name=name)["success"]
     letters = []
     while len(letters) < 2:
-        letters += me.recv_messages(2, timeout=60)["messages"]
-    me.wait("child", timeout=60)
+        letters += me.recv_messages(2, timeout=300)["messages"]
+    me.wait("child", timeout=300)
     me.store("said", sorted(letter["message"] for letter in letters))
     print(hash("the same in a replay"), sorted(letter["message"] for letter in letters), child["id"], flush=True)
 """
@@ -62,7 +62,7 @@ import sys
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    [letter] = me.recv_messages(1, timeout=60)["messages"]
+    [letter] = me.recv_messages(1, timeout=300)["messages"]
     said = me.think("{name} is told to " + letter["message"]["plan"])["content"]
     me.send_message("{name}: " + said, to=letter["message"]["to"])
 """

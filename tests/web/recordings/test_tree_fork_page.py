@@ -31,19 +31,19 @@ CHIEF = """
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    me.recv_messages(1, timeout=60)
+    me.recv_messages(1, timeout=300)
     child = me.spawn("child", script="/agent/helper.py")
     said = me.think("turn 7")["content"]
     for to in ({"to_name": "helper"}, {"to": child["id"]}):
         assert me.send_message(said, **to)["success"]
-        me.recv_messages(1, timeout=60)
-    me.wait("child", timeout=60)
+        me.recv_messages(1, timeout=300)
+    me.wait("child", timeout=300)
 """
 HELPER = """
 from agentos_sdk import AgentOSClient
 
 with AgentOSClient() as me:
-    (one,) = me.recv_messages(1, timeout=60)["messages"]
+    (one,) = me.recv_messages(1, timeout=300)["messages"]
     print("got", one["message"], flush=True)
     assert me.send_message("done", to=one["from_id"])["success"]
 """

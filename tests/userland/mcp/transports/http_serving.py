@@ -21,6 +21,7 @@ from agentos.userland.mcp.clients import ClientEntry
 from tests.support.clients import httpx2, mcp
 from tests.support.kernel import Kernel
 from tests.support.runs.forked import Commands
+from tests.support.wire import PATIENCE
 
 # The SDK's client leaves what it has read of a stream to the garbage collector.
 CLIENTS_GENERATORS = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|httpcore2|mcp)[.]:ResourceWarning")
@@ -77,7 +78,7 @@ async def with_token(token: str) -> AsyncIterator[httpx2.AsyncClient]:
     The SDK's client leaves what it has read of a stream to the garbage collector, which warns of it: it runs here, so
     that no later test gets the warning.
     """
-    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60) as sender:
+    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=PATIENCE) as sender:
         try:
             yield sender
         finally:

@@ -6,6 +6,7 @@ import pytest
 
 from agentos.userland.mcp.transports.standalone import KernelOptions, is_listening, start
 from tests.support.kernel import until
+from tests.support.wire import PATIENCE
 
 
 def test_a_kernel_imports_no_module_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +22,7 @@ def test_a_kernel_imports_no_module_from_the_current_directory(tmp_path: Path, m
     until(lambda: is_listening(socket) or marker.exists() or process.poll() is not None, "the kernel has started")
     listens = is_listening(socket)
     process.terminate()
-    process.wait(60)
+    process.wait(PATIENCE)
 
     assert listens
     assert not marker.exists()

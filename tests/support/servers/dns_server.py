@@ -68,15 +68,28 @@ def _record(name: str, kind: int, data: bytes) -> bytes:
 @asynccontextmanager
 async def serve_dns(server: DnsServer, host: str = "127.0.0.1") -> AsyncIterator[DnsServer]:
     """Serve on a free port of this host, over UDP and TCP."""
-    [listener] = await trio.open_tcp_listeners(0, host=host)
+    listener, udp = await _listen(host)
     server.address = listener.socket.getsockname()[:2]
-    with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as udp:
-        await udp.bind(server.address)
+    with udp:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_serve_udp, server, udp)
             nursery.start_soon(trio.serve_listeners, _serve_tcp(server), [listener])
             yield server
             nursery.cancel_scope.cancel()
+
+
+async def _listen(host: str) -> tuple[trio.SocketListener, trio.socket.SocketType]:
+    """Sockets for both on one port, which is free for TCP when it is chosen; another process may have it for UDP."""
+    while True:
+        [listener] = await trio.open_tcp_listeners(0, host=host)
+        udp = trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM)
+        try:
+            await udp.bind(listener.socket.getsockname()[:2])
+        except OSError:
+            udp.close()
+            await listener.aclose()
+        else:
+            return listener, udp
 
 
 async def _serve_udp(server: DnsServer, udp: trio.socket.SocketType) -> None:

@@ -18,8 +18,8 @@ CELLS = {
     "cancellation": "test_a_cancelled_call_ends_its_command",
     "elicitation": "test_the_answer_to_an_elicitation_decides_where_the_operator_has_let_it",
     "change notifications": "test_a_client_hears_of_agents_that_come_and_go",
-    "identity": "test_a_client_is_the_guest_of_its_entry_whatever_it_calls_itself",
-    "errors": "test_an_error_has_the_kernels_code_and_sentence",
+    "identity": "test_a_client_is_the_guest_of_its_entry_and_gets_the_kernels_codes_and_sentences",
+    "errors": "test_a_client_is_the_guest_of_its_entry_and_gets_the_kernels_codes_and_sentences",
     "restart of the server": "test_a_server_that_restarts_before_the_answer_acts_once",
 }
 

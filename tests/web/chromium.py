@@ -80,7 +80,7 @@ def take_tab(context: Any) -> Any:
 
 
 def leave_tab(page: Any) -> None:
-    page.evaluate(f"location.hash = '{LEFT}'")
+    page.evaluate(f"location.hash = '{LEFT}'; load('parts/actions.js').then(({{ toasts }}) => toasts.set([]))")
 
 
 @contextmanager

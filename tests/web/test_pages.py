@@ -123,7 +123,7 @@ def test_a_narrow_page_takes_clicks(open_page: Open) -> None:
     page.get_by_role("link", name="Agents").click()
     page.get_by_role("row", name="steady").click()
     page.locator(".panel h2", has_text="steady").wait_for()
-    page.get_by_role("button", name="close").click()
+    page.locator(".panel").get_by_role("button", name="close").click()
     page.locator(".panel").wait_for(state="detached")
     page.get_by_role("link", name="More").click()
     page.get_by_role("link", name="System").click()

@@ -70,7 +70,7 @@ def test_strict_without_control_groups_is_refused_with_what_to_do(ungrouped: Age
 
 @each_row("limit", NEED_A_GROUP)
 def test_a_named_limit_that_nothing_enforces_refuses(ungrouped: AgentOSClient, limit: str) -> None:
-    reply = ungrouped.spawn("limited", command=SLEEP, limits={limit: NEED_A_GROUP[limit]})
+    reply = ungrouped.spawn("refused", command=SLEEP, limits={limit: NEED_A_GROUP[limit]})
 
     assert reply["code"] == "isolation_unavailable"
     assert "cpu" in reply["error"]

@@ -81,7 +81,7 @@ class Recorded:
         """What REPLAY_STATUS said at its end, the answers it got, the questions asked, and how often it stored."""
         before = len(self.met.exchanges)
         with self.kernel.client() as client:
-            version = client.fetch("turn")["version"]
+            version = up(client.store("begun", True))["version"]  # versions count the stores of all keys
             name = up(client.replay_start(path="coder-1", **fields))["name"]
             until(lambda: client.replay_status()["state"] != "RUNNING", "the fork has ended")
             lines = [one["text"] for one in client.logs(name)["lines"] if one["stream"] == "stdout"]

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,21 +27,16 @@ class Traces:
         self._birth = birth_of(kernel.pid)
 
     def left(self) -> list[object]:
-        return [one for kind in self._kinds() for one in kind]
-
-    def first_left(self) -> Sequence[object]:
-        """What is left of the first kind of which something is: to look for all takes 20 ms."""
-        return next(filter(None, self._kinds()), ())
-
-    def _kinds(self) -> Iterator[Sequence[object]]:
-        """Those first that are found by one look, and that go last."""
         place = self.kernel.place
-        yield [name for name in os.listdir(place) if name.startswith("agentos-")]
-        yield [line for line in Path("/proc/mounts").read_text().splitlines() if str(place) in line]
-        yield loops_in(place)
-        yield self.groups()
-        yield copies_of_zygotes(self.pid)
-        yield marked(f"AGENTOS_RUN_ID={self.run_id}")
+        mounts = Path("/proc/mounts").read_text().splitlines()
+        return [
+            *marked(f"AGENTOS_RUN_ID={self.run_id}"),
+            *self.groups(),
+            *loops_in(place),
+            *[line for line in mounts if str(place) in line],
+            *[name for name in os.listdir(place) if name.startswith("agentos-")],
+            *copies_of_zygotes(self.pid),
+        ]
 
     def groups(self) -> list[str]:
         return groups_left(self.pid, self._birth)
@@ -50,7 +44,7 @@ class Traces:
     def wait_gone(self) -> None:
         """Wait until nothing is left; fails with what is left in the end."""
         with contextlib.suppress(AssertionError):
-            until(lambda: not self.first_left(), "nothing is left")
+            until(lambda: not self.left(), "nothing is left")
         assert self.left() == []
 
 

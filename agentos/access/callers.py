@@ -277,8 +277,10 @@ class Callers:
         """Use these sets of the file, also for spawned agents that were given one of them by its name."""
         before, self.sets.known = self.sets.known, known
         changed = {old: known[name] for name, old in before.items() if known.get(name, old) != old}
+        if not changed:
+            return
         for agent in self.registry:
-            if changed and not agent.declared and not agent.over.is_set():
+            if not agent.declared and not agent.over.is_set():
                 self.authorizer.replace_sets(agent.id, changed)
                 given = agent.spec.permissions
                 self._apply_set(agent, changed.get(given, given) if given is not None else None)

@@ -86,13 +86,13 @@ class NextRequest(EventWrapper):
 
 @define(eq=False)
 class HTTPConnection:
-    """Passes data between a client and hypercorn. It is in ``idle`` while it waits for a request."""
+    """Passes data between a client and hypercorn."""
 
     _stream: trio.SocketStream
     _app: ASGIFramework
-    _idle: dict["HTTPConnection", None]
     _send_timeout: float
     waits_since: float = field(factory=trio.current_time)  # for its first request, or since its last response
+    _is_idle: bool = False  # it waits for a request
     _response_sent: bool = False  # our side has sent everything
     _is_websocket: bool = False
     _is_gone: bool = False  # the client; what is cancelled while it is handled never tells the application of its end
@@ -148,7 +148,7 @@ class HTTPConnection:
     @property
     def gives_way(self) -> bool:
         """Whether it waits for a request that isn't there to be read, or is a WebSocket that isn't kept yet."""
-        if self in self._idle:
+        if self._is_idle:
             fd = self._stream.socket.fileno()
             return fd < 0 or not any(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
         return self._is_websocket and not self.is_kept
@@ -174,9 +174,8 @@ class HTTPConnection:
                     await self._stream.send_eof()
 
     def _set_idle(self, idle: bool) -> None:
-        self._idle.pop(self, None)
+        self._is_idle = idle
         if idle:
-            self._idle[self] = None
             self.waits_since = trio.current_time()
         self._set_timeout(IDLE_TIMEOUT if idle else math.inf)
 
@@ -187,7 +186,7 @@ class HTTPConnection:
     def _read_size(self) -> int:
         if self._is_websocket:
             return WEBSOCKET_READ_SIZE
-        return HEAD_READ_SIZE if self in self._idle else READ_SIZE
+        return HEAD_READ_SIZE if self._is_idle else READ_SIZE
 
     async def _read(self) -> bytes:
         """The next data; empty if the client has disconnected."""

@@ -42,7 +42,6 @@ class Places:
     find_user: FindUser | None = None
     serve_connection: Callable[[HTTPConnection, trio.SocketStream], Awaitable[None]] = run_connection
     _slots: trio.Semaphore = field(init=False)
-    _idle: dict[HTTPConnection, None] = field(factory=dict)
     _users: dict[HTTPConnection, Hashable] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -67,7 +66,7 @@ class Places:
                     stream.socket.close()
                     continue
                 await self._slots.acquire()
-                connection = HTTPConnection(stream, self.app, self._idle, self.send_timeout)
+                connection = HTTPConnection(stream, self.app, self.send_timeout)
                 self._users[connection] = user
                 nursery.start_soon(self._receive, stream, connection)
 
@@ -91,7 +90,6 @@ class Places:
             found = next((one for one in theirs if not one.is_kept), None)
         if found is not None:
             del self._users[found]
-            self._idle.pop(found, None)
             found.scope.cancel()
         return found is not None
 
@@ -105,6 +103,5 @@ class Places:
             log.debug("an HTTP connection ended by an error", exc_info=True)
         finally:
             self._users.pop(connection, None)
-            self._idle.pop(connection, None)
             self._slots.release()
             stream.socket.close()

@@ -122,3 +122,11 @@ def require(caller: Caller, prepared: Prepared, recorded: bool = True) -> Record
     first = prepared.rights[0]
     about = describe_object(first, prepared.about)
     return Record(caller, first.action.upper(), about, decisions, decisions[0], must_ask)
+
+
+def require_still(caller: Caller, rights: Sequence[Right]) -> None:
+    """Raise ``PermissionDenied``, and record it, if rules now deny a right of a call that goes on."""
+    for right in rights:
+        decision = caller.authorizer.decide(caller, right)
+        if decision.effect == "deny":
+            raise caller.refuse(right, decision)

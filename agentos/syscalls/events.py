@@ -15,7 +15,7 @@ from agentos.agents.registry import Registry
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
-from agentos.kernel.prepared import Prepared
+from agentos.kernel.prepared import Prepared, require_still
 from agentos.kernel.syscall import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.services.event_log.ring import EventLog, Page, Start
@@ -141,7 +141,7 @@ class EventCalls:
             await call.send(self._encode_page(Page(missed=begun.missed), begun))
             while True:
                 await self.log.wait(subscription)
-                self._require(call.caller, rights)
+                require_still(call.caller, rights)
                 page = await self.log.read(subscription, calls.MAX_EVENTS, MAX_FRAME_BYTES)
                 if page.events or page.missed:
                     next_frame = trio.current_time() + FRAME_SECONDS
@@ -162,12 +162,6 @@ class EventCalls:
             if not self._streams[caller.id]:
                 del self._streams[caller.id]
 
-    def _require(self, caller: Caller, rights: Sequence[Right]) -> None:
-        """Raise ``PermissionDenied`` if rules now deny a right of the call."""
-        for right in rights:
-            if (decision := caller.authorizer.decide(caller, right)).effect == "deny":
-                raise caller.refuse(right, decision)
-
     async def prepare_poll(self, caller: Caller, request: calls.PollEvents) -> Prepared:
         right = Right("poll_events")
         check_since(request.since, request.boot)
@@ -185,7 +179,7 @@ class EventCalls:
             with trio.move_on_after(request.timeout):
                 while not page.events and not page.missed and subscription.filters and request.timeout > 0:
                     await self.log.wait(subscription)
-                    self._require(caller, [right])
+                    require_still(caller, [right])
                     page = await self.log.read(subscription, limit, MAX_PAGE_BYTES)
             call.undelivered = lambda: subscription.put_back(page.place, page.missed)
             return b'{"success":true,' + self._encode_page(page, start)[1:]

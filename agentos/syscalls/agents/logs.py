@@ -16,7 +16,7 @@ from agentos.agents.registry import Agent, Registry
 from agentos.kernel.call import Call
 from agentos.kernel.caller import MAX_BODY_BYTES, Caller
 from agentos.kernel.ports import Right
-from agentos.kernel.prepared import Prepared
+from agentos.kernel.prepared import Prepared, require_still
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire.replies import encode_in_turns
 from agentos.services.logs.files import KERNEL, Line, Origin
@@ -227,14 +227,6 @@ def describe_lines(lines: Sequence[Line], named: bool) -> list[Mapping[str, Any]
         {"at": line.at, "stream": line.stream, "text": line.text, **({"name": line.name} if named else {})}
         for line in lines
     ]
-
-
-def require_still(caller: Caller, rights: Sequence[Right]) -> None:
-    """Raise ``PermissionDenied`` if rules have taken one of these away since the call began."""
-    for right in rights:
-        decision = caller.authorizer.decide(caller, right)
-        if decision.effect == "deny":
-            raise decision.refusal
 
 
 async def follow_output(call: Call, right: Right, agent: Agent, begin: int) -> Page:

@@ -47,7 +47,7 @@ async def test_one_yes_answers_one_of_two_equal_questions(tmp_path: Path) -> Non
             for _ in range(2):
                 nursery.start_soon(ask, Call(agent, False))
             [entry] = await desk.listed()
-            await trio.testing.wait_all_tasks_blocked()
+            await desk.wait_until_asked_by(2, entry.id)
             await desk.decide(entry.id)
 
     assert answers == [{"sure": True}, "notes.drop: no person has answered"]

@@ -65,6 +65,12 @@ class Desk:
                 await self.queue.wait_for_news()
         return list(found)
 
+    async def wait_until_asked_by(self, count: int, number: int) -> None:
+        """Return once so many calls wait for this entry."""
+        with trio.fail_after(PATIENCE):
+            while self.queue._entries[number].changed.statistics().tasks_waiting < count:
+                await trio.sleep(0.001)
+
     async def decide(
         self,
         number: int,

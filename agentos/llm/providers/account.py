@@ -10,8 +10,9 @@ import httpx2
 from attrs import field, frozen
 
 from agentos.llm.answers.vendor_errors import message_of
+from agentos.services.http.secrets import Redactor
 
-from .key_echo import shows_key
+from .key_echo import KEY_PIECE, secret_part, shows_key
 from .provider import Denied, Failing, ProviderError, RateLimited, Rejected, Unforeseen
 
 MAX_MESSAGE = 500  # characters of a vendor's error message that are passed on
@@ -60,6 +61,10 @@ class ProviderAccount:
             return Failing(f"{self.vendor} can't be reached: no connection in time")
         what = "can't be reached" if isinstance(error, httpx2.ConnectError) else "broke the connection"
         return Failing(f"{self.vendor} {what}: {self.clean_message(str(error) or type(error).__name__)}")
+
+    def make_redactor(self) -> Redactor:
+        """Replaces the key in an answer. One of a few characters, as servers without keys have it, may be any word."""
+        return Redactor([self.key] if self.key and len(secret_part(self.key)) >= KEY_PIECE else [])
 
     def clean_message(self, message: object) -> str:
         """A message from outside on one line, limited in length and without the key."""

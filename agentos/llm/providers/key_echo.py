@@ -22,13 +22,18 @@ BETWEEN: Final = re.compile(r"<[^>]*>|[^!-~]")  # markup, white space and invisi
 
 def shows_key(text: str, key: str) -> bool:
     """Whether a piece of ``key``, in any case, or a short one is in ``text``. Slow for more than some KiB."""
-    begin = PUBLIC.match(key)
-    secret = key[begin.end() :] if begin is not None else key
+    secret = secret_part(key)
     is_long = len(secret) >= KEY_PIECE
     pieces = [*_pieces(secret.lower(), KEY_PIECE)] if is_long else [key.lower()]
     if any(piece in shown.lower() for shown in _readings(text) for piece in pieces):
         return True
     return is_long and any(piece in shown for shown in _encoded(text) for piece in _encodings(secret))
+
+
+def secret_part(key: str) -> str:
+    """The key without the prefix that all keys of its vendor share."""
+    begin = PUBLIC.match(key)
+    return key[begin.end() :] if begin is not None else key
 
 
 def _readings(text: str) -> Iterator[str]:

@@ -148,7 +148,10 @@ class Transport:
         builder.on_delta(Delta(accepted=True))
         if not readable:
             raise MalformedResponse("compresses its answer, though asked not to")
-        await _drain(stream, builder.feed, lambda: builder.ended)
+        redactor = self._account.make_redactor()
+        await _drain(stream, lambda chunk: builder.feed(redactor.feed(chunk)), lambda: builder.ended)
+        for _ in builder.feed(redactor.end()):
+            await trio.lowlevel.cancel_shielded_checkpoint()
         builder.end()
 
     def _redirected(self, response: httpx2.Response, message: object) -> Rejected:

@@ -400,6 +400,25 @@ async def test_a_key_is_never_told(world: VendorWorld, logged: io.StringIO, stat
     assert "\n" not in str(told)
 
 
+async def test_a_vendor_that_repeats_the_key_in_an_answer_tells_no_agent(world: VendorWorld) -> None:
+    key, heard = world.vendor.key, list[str]()
+    cut = Raw(f": {key[:5]}".encode()), Raw(f"{key[5:]}\n\n".encode())  # a comment, in two chunks
+    call = ToolCall("c1", "now", {"to": "x", key: [f"Bearer {key}"]})  # its arguments come in two pieces
+    provider = await world.meet(Says([Text(f"You sent {key}, {key}"), *cut, Text("."), Called(call)], model=f"m-{key}"))
+
+    answer = await provider.answer(QUESTION, lambda delta: heard.append(delta.text))
+
+    assert answer.text == "".join(heard) == "You sent •••, •••."
+    assert (answer.calls[0].arguments, answer.model) == ({"to": "x", "•••": ["Bearer •••"]}, "m-•••")
+
+
+@pytest.mark.parametrize("key", ["none", "sk-no-key-required", "not-needed"])
+async def test_a_key_that_is_a_word_stays_in_answers(key: str) -> None:
+    redactor = ProviderAccount("vendor", key, "KEY").make_redactor()
+
+    assert redactor.feed(f"data: {key}\n\n".encode()) + redactor.end() == f"data: {key}\n\n".encode()
+
+
 async def test_a_key_in_an_answer_that_is_no_http_is_never_told(world: VendorWorld, nursery: trio.Nursery) -> None:
     async def answer(stream: trio.SocketStream) -> None:
         await stream.receive_some()

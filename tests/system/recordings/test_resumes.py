@@ -232,7 +232,8 @@ class Agents:
         until(lambda: "over" in lines(client, name), f"{name} is over", show=lambda: client.logs(name, tail=60))
         notes = [line["text"] for line in client.logs(name, tail=200)["lines"] if line["stream"] == "kernel"]
         assert not [note for note in notes if note.startswith("begins anew")]
-        assert len({recording.manifest.lives[0].hash_seed for recording in self.list_recordings(name)}) == 1
+        lives = [recording.manifest.lives[0] for recording in self.list_recordings(name)]
+        assert len({life.hash_seed for life in lives}) == 1, lives
         assert asked_turns(self.met, name) == Counter(range(TURNS + (name == "loop")))
         if name != "endpoint":
             assert (self.work / name / "done").read_text() == "".join(map(str, range(TURNS)))

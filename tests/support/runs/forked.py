@@ -10,6 +10,7 @@ import select
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from tests.support import fork_server
@@ -60,6 +61,8 @@ class Commands:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             request, fds, _, _ = socket.recv_fds(connection, MAX_REQUEST, 3)
+            if not request:  # the client was killed
+                return
             argv, cwd, environ = marshal.loads(request)
             env = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
             env["PATH"] = env["PATH"].removeprefix(f"{self.directory}:")  # what it starts executes agentos
@@ -75,4 +78,5 @@ class Commands:
                     return
                 command.send_signal(int(number))
             status = command.wait()
-            connection.send(b"%d" % (status if status >= 0 else 128 - status))
+            with suppress(BrokenPipeError):  # the client was killed meanwhile
+                connection.send(b"%d" % (status if status >= 0 else 128 - status))

@@ -10,7 +10,7 @@ from agentos.recordings.reader import read_recording
 from agentos.services.audit.pace import INTENTS_PER_SECOND, MAX_BURST
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
-from tests.support.wire import PATIENCE, WRITE, Wire, frame
+from tests.support.wire import EXEC, PATIENCE, Wire, frame
 
 SLEEPER = "import time\ntime.sleep(1000)\n"
 
@@ -143,15 +143,16 @@ def written(client: AgentOSClient, name: str, line: str) -> None:
     until(lambda: line in lines(client, name), f"{name} writes {line!r}")
 
 
-def use_up_burst(wire: Wire, path: str) -> None:
-    """Write to a file, on a connection of version 2, until the caller, a new one, has at most 25 intents left.
+def use_up_burst(wire: Wire) -> None:
+    """Have commands run, on a connection of version 2, until the caller, a new one, has at most 25 intents left.
 
-    Those of many calls at once are on disk together, so that a slow disk, too, takes more than come in a second.
+    Most find no room, and only after their intents, of which those of many calls at once are on disk together: so a
+    slow host, too, takes more of them than come in a second.
     """
     count, left, began = 0, float(MAX_BURST), time.monotonic()
     while left > 25:
-        more = min(250, int(left))
-        wire.write(b"".join(frame(WRITE, {"path": path, "content": ""}, number) for number in range(1, more + 1)))
+        more = min(200, int(left))
+        wire.write(b"".join(frame(EXEC, {"command": ["true"]}, number) for number in range(1, more + 1)))
         count += len(wire.replies(more))
         left = MAX_BURST + INTENTS_PER_SECOND * (time.monotonic() - began) - count
 

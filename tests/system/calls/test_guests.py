@@ -168,7 +168,7 @@ def test_a_script_that_becomes_a_link_while_its_spawn_waits_for_the_audit_log_is
     guest(wire, **{"as": "patient", "permissions": grants})
     wire.hello()
 
-    use_up_burst(wire, str(pub / "f"))
+    use_up_burst(wire)
     wire.write(b"".join(frame(EXEC, {"command": ["true"]}, n) for n in range(1, 201)))
     for number, script in scripts.items():
         wire.send(SPAWN, {"name": script.stem, "script": str(script)}, number)

@@ -202,7 +202,7 @@ def test_limits_that_are_narrowed_while_a_spawn_waits_for_the_audit_log_hold_for
 
     with kernel.connect_as(parent) as wire:
         wire.hello()
-        use_up_burst(wire, "/workspace/f")
+        use_up_burst(wire)
         wire.write(b"".join(frame(EXEC, {"command": ["true"]}, n) for n in range(1, 201)))
         settle(operator)
         wire.send(SPAWN, {"name": "late", "command": SLEEP}, 1000)

@@ -92,6 +92,15 @@ def find_git_names(directory: str) -> GitNames:
     return GitNames(frozenset(search.existing), search.stubs)
 
 
+def find_led(directory: str) -> Mapping[str, str]:
+    """Why git obeys names in a directory, by these: all, by ``""``, where they can't be told. Blocks."""
+    try:
+        found = find_git_names(directory)
+    except NotHeld as error:
+        return {"": str(error)}
+    return dict.fromkeys((*found.existing, *found.stubs), "git's configuration leads to it")
+
+
 class _Search:
     """One search: the files to read, and what was found."""
 

@@ -35,7 +35,7 @@ from agentos_sdk.values import HostIds
 
 from . import obeyed_names
 from .config_file import ConfigFile, Unprotected
-from .git_names import NotHeld, find_git_names
+from .git_names import NotHeld, find_git_names, find_led
 from .hard_links import Linked, find_hard_links
 from .nested_repositories import Repositories, find_repositories
 from .protected_files import Locked, Stubs, Unprotectable
@@ -83,7 +83,7 @@ class Workspaces:
     def __init__(
         self, state: Path, is_root: bool, off_limits: Sequence[Path] = (), config_file: str | None = None
     ) -> None:
-        self.config_file, self.overlays = ConfigFile(config_file), Overlays(state)
+        self.config_file, self.overlays = ConfigFile(config_file), Overlays(state, find_led)
         self._kept, self._is_root = state / "workspaces", is_root
         self._off_limits = [os.path.realpath(path) for path in (state, *off_limits)]
         self._stubs = Stubs(state / "stubs.json")

@@ -15,6 +15,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Literal
 
 import msgspec
@@ -114,13 +115,14 @@ class _Search:
         self._directory, self._base = directory, base
         self._clock_is_back = time.time_ns() < base.since
         self._room = MAX_BYTES
-        # Directories with the layers that show them, and whether these hide the directory's own.
-        self._waiting: list[tuple[str, Sequence[int], bool]] = [("", found, False)]
+        # Directories with the layers that show them, whether these hide the directory's own, and its repository around.
+        self._waiting: list[tuple[str, Sequence[int], bool, str | None]] = [("", found, False, None)]
+        self._repository: str | None = None
         self._found: list[Change] = []
 
     def find(self) -> list[Change]:
         while self._waiting:
-            path, shown, hides = self._waiting.pop()
+            path, shown, hides, self._repository = self._waiting.pop()
             try:
                 self._search_directory(path, shown, hides)
             except (FileNotFoundError, NotADirectoryError):  # the agent has removed it meanwhile
@@ -134,7 +136,8 @@ class _Search:
         blocked = change.blocked
         if not blocked and not path.isascii() and any("\udc80" <= letter <= "\udcff" for letter in path):
             blocked = NOT_UTF8
-        reason = obeyed.find_reason(path, change.kind, change.content if change.kind == "link" else None)
+        target = change.content if change.kind == "link" else None
+        reason = obeyed.find_reason(path, change.kind, target, self._repository)
         root, why = reason or ("", "")
         conflict = self._find_conflict(change)
         self._found.append(msgspec.structs.replace(change, blocked=blocked, root=root, obeyed=why, conflict=conflict))
@@ -157,6 +160,8 @@ class _Search:
             below: int | None = None
             with contextlib.suppress(OSError):  # the directory has no such directory
                 below = stack.enter_context(beneath.open_directory(self._directory, path))
+                if self._repository is None and _is_repository(below):
+                    self._repository = path
             for name in merged.names:
                 with contextlib.suppress(FileNotFoundError):
                     self._compare(f"{path}/{name}".lstrip("/"), merged, name, below, hides)
@@ -182,7 +187,7 @@ class _Search:
                 if len(os.fsencode(path)) > MAX_PATH:
                     blocked = "its path is too long to look below it"
                 else:
-                    self._waiting.append((path, merged.layers, hides))
+                    self._waiting.append((path, merged.layers, hides, self._repository))
             case "file" if found.st_size > self._room:
                 blocked, is_equal = TOO_LARGE, False
             case "file":
@@ -247,6 +252,34 @@ def _lstat(directory: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def _is_repository(directory: int) -> bool:
+    """Whether git takes a directory for a repository, or would with ``objects``."""
+    return _lstat(directory, obeyed.HEAD) is not None and any(_lstat(directory, name) for name in obeyed.BARE)
+
+
+def name_led(changes: list[Change], led: Mapping[str, str]) -> list[Change]:
+    """The changes, of which those of names in ``led`` must be given by these, and what replaces a directory around one.
+
+    ``led`` says why, and ``""`` in it stands for every path.
+    """
+    if not led:
+        return changes
+    parents = [list(accumulate(name.split("/"), "{}/{}".format)) for name in led]
+    around = {parent: led[names[-1]] for names in parents for parent in names[:-1]}
+    most = max(map(len, parents))
+
+    def name(change: Change) -> Change:
+        found = [each for each in accumulate(change.path.split("/", most)[:most], "{}/{}".format) if each in led]
+        if "" in led or (change.kind != "directory" and change.path in around):
+            found.append(change.path)
+        if change.root or not found:
+            return change
+        why = led.get("") or led.get(found[0]) or around[found[0]]
+        return msgspec.structs.replace(change, root=found[0], obeyed=why)
+
+    return [name(change) for change in changes]
 
 
 def mark(change: Change, why: str, is_moved: bool) -> Change:

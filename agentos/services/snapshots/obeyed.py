@@ -20,14 +20,18 @@ _IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _TAIL = re.compile(r"(?<=[^. ])[. ]+$|(?<=[^:]):.*$")
 _UNLIKE = re.compile(r"[^a-z0-9_./-]|\.(?:/|\Z)")  # without it no file system takes a path for another one
 _OBJECT_DIRECTORY = re.compile(r"[0-9a-f]{2}|pack")
-_BARE = ("refs", "commondir")  # with HEAD and objects beside it, git obeys the directory's configuration
+BARE = ("refs", "commondir")  # one with HEAD and objects beside it, and git obeys the directory's configuration
+HEAD = "HEAD"
 
 
-def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, str] | None:
+def find_reason(
+    path: str, kind: Kind, target: str | None = None, repository: str | None = None
+) -> tuple[str, str] | None:
     """The name to give so that a change is applied, and why it must be given; None for any other change.
 
-    ``target`` is where a symbolic link leads. In .git all but what commits and branches consist of has a name of its
-    own: the hooks aren't applied with the commits.
+    ``target`` is where a symbolic link leads, ``repository`` a directory of the host's around the change that git takes
+    for a repository. In .git all but what commits and branches consist of has a name of its own: the hooks aren't
+    applied with the commits.
     """
     parts = path.split("/")
     if ".git" in parts:
@@ -44,6 +48,9 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
         if not inside or inside[0] in _COMMITS:
             return top, "git takes it for commits, branches or what is to be committed"
         return f"{top}/{inside[0]}", "git obeys it"
+    if repository is not None:
+        below = len(repository) + 1 if repository else 0
+        return path[:below] + path[below:].partition("/")[0], "git obeys the repository that it is in"
     if (found := find_obeyed(path)) is not None:
         return found[0], f"{found[1]} obeys it"
     if parts[-2:] == [".jj", "repo"] and kind != "directory":
@@ -51,7 +58,7 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
     if path.endswith(".toml") and _PRESETS in parts[:-1]:
         return "/".join(parts[: parts.index(_PRESETS) + 1]), "beside agentos.toml it decides how programs are started"
     for number, part in enumerate(parts, 1):
-        if part in _BARE:
+        if part in BARE or part == HEAD:
             return "/".join(parts[:number]), "git takes a directory with such names for a repository, and obeys it"
     if target is not None and leads_out(path, target):
         return path, "a link that leads out of the directory"

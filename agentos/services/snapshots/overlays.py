@@ -27,6 +27,8 @@ from .store import KEPT_RUNS, Store, drop_layers
 
 Left = Mapping[str, str]
 """Why something wasn't done, by path."""
+Led = Mapping[str, str]
+"""Why a program obeys a name in a directory, by that name; ``""`` stands for all."""
 
 
 class NoOverlay(Exception):
@@ -65,12 +67,13 @@ class Outcome(Struct, frozen=True):
 class Overlays:
     """All overlays of one kernel. ``state`` is its directory, held.
 
+    ``find_led`` finds the names in a directory that programs obey for more than their spelling, with the reasons.
     ``give_back`` gives an agent what else a snapshot has of it, before a life begins that goes back to it.
     ``list_known`` has the names of all agents that are declared or go on.
     """
 
-    def __init__(self, state: Path) -> None:
-        self.store = Store(state)
+    def __init__(self, state: Path, find_led: Callable[[str], Led] = lambda _: {}) -> None:
+        self.store, self._find_led = Store(state), find_led
         self.give_back: Callable[[Snapshot], Awaitable[None]] | None = None
         self.list_known: Callable[[], AbstractSet[str]] = frozenset
         self.empty: str | None = None  # a directory of ours over which agents without one have an overlay
@@ -254,6 +257,7 @@ class Overlays:
             return Diff(record.directory, [], changes.compute_digest([]))
         with self._open_both(name, record) as (layers, directory):
             found = changes.find_changes(layers, directory, record.base, by_agent)
+            found = changes.name_led(found, self._find_led(record.directory))
             made, unsound, moved = list[Commits](), dict[str, str](), set[str]()
             if not by_agent:
                 made, unsound, moved = commits.find_commits(layers, directory, found, record.since)

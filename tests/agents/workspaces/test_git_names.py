@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentos.agents.workspaces import git_names
-from agentos.agents.workspaces.git_names import MAX_CACHED, GitNames, NotHeld, _parse, find_git_names
+from agentos.agents.workspaces.git_names import MAX_CACHED, GitNames, NotHeld, _parse, find_git_names, find_led
 from agentos.protected_names import IN_GIT
 
 
@@ -106,6 +106,7 @@ def test_hooks_in_the_top_of_the_workspace_are_refused(project: Path) -> None:
 
     with pytest.raises(NotHeld, match=r"core\.hooksPath is the directory itself"):
         find_git_names(str(project))
+    assert list(find_led(str(project))) == [""], "none of its names can be told from others"
 
 
 def test_the_links_among_a_repositorys_own_hooks_are_followed(project: Path) -> None:

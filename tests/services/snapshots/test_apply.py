@@ -213,6 +213,7 @@ OBEYED = {
     "sub/.jj/repo": "sub/.jj/repo",
     "sub/.pdbrc": "sub/.pdbrc",
     "bare/refs/x": "bare/refs",
+    "docs/HEAD": "docs/HEAD",
     "presets/claude-code.toml": "presets",
     "sub/presets/node.toml": "sub/presets",
     # what other systems take for such a name
@@ -270,6 +271,68 @@ async def test_names_that_host_tools_obey_are_applied_only_by_name(overlaid: Ove
 
     assert left.left == {}
     assert [name for name in OBEYED if not (overlaid.project / name).exists()] == []
+
+
+@pytest.mark.parametrize("top", ["", ".bare/", "deep/er/"])
+async def test_what_lies_in_a_repository_of_the_hosts_is_applied_only_by_name(overlaid: Overlaid, top: str) -> None:
+    for name in ("HEAD", "refs/heads/main"):
+        (overlaid.project / top / name).parent.mkdir(parents=True, exist_ok=True)
+        (overlaid.project / top / name).write_text("ref: refs/heads/main\n")
+    changed = {
+        "config": "config",
+        "hooks/pre-commit": "hooks",
+        "modules/x/config": "modules",
+        "objects/ab/c": "objects",
+    }
+    for name in changed:
+        overlaid.write(f"{top}{name}", "x\n")
+    overlaid.write("beside/config", "x\n")
+    overlaid.delete(f"{top}refs")
+
+    shown = {change.path: change.root for change in (await overlaid.diff()).changes if change.kind != "directory"}
+
+    assert shown == {
+        **{f"{top}{name}": f"{top}{root}" for name, root in changed.items()},
+        f"{top}refs/heads/main": f"{top}refs",
+        "beside/config": "" if top else "beside",
+    }
+
+
+async def test_what_a_configuration_of_the_hosts_leads_to_is_applied_only_by_name(overlaid: Overlaid) -> None:
+    led = {".githooks": "git's", "tools/clean.sh": "git's", "sub/deep/er/conf": "git's"}
+    overlaid.overlays = Overlays(overlaid.state, lambda directory: led if directory == str(overlaid.project) else {})
+    for name in (".githooks/a/pre-commit", "tools/clean.sh", "tools/clean.sh2", "sub/deep/er/x", ".vscode/tasks.json"):
+        overlaid.write(name, "x\n")
+    (overlaid.tree / "sub/deep/er/conf").symlink_to("x")
+
+    shown = {one.path: (one.root, one.obeyed) for one in (await overlaid.diff()).changes if one.kind != "directory"}
+    left = (await overlaid.apply(also=["tools/clean.sh"])).left
+
+    assert shown == {
+        ".githooks/a/pre-commit": (".githooks", "git's"),
+        "tools/clean.sh": ("tools/clean.sh", "git's"),
+        "tools/clean.sh2": ("", ""),
+        "sub/deep/er/x": ("", ""),
+        "sub/deep/er/conf": ("sub/deep/er/conf", "git's"),
+        ".vscode/tasks.json": (".vscode", "a program outside of the jail obeys it"),
+    }
+    assert {name for name in left if not (overlaid.tree / name).is_dir()} == {
+        *(".githooks/a/pre-commit", "sub/deep/er/conf", ".vscode/tasks.json")
+    }
+
+
+async def test_a_link_in_the_place_of_a_directory_around_such_a_name_is_applied_only_by_name(
+    overlaid: Overlaid,
+) -> None:
+    led = {"sub/c.txt": "git's"}
+    overlaid.overlays = Overlays(overlaid.state, lambda _: led)
+    overlaid.tree.joinpath("sub").symlink_to("elsewhere")
+
+    shown = {one.path: one.root for one in (await overlaid.diff()).changes}
+    led[""] = "too many"
+
+    assert shown == {"sub": "sub", "sub/b.txt": "", "sub/c.txt": "sub/c.txt"}
+    assert {one.path: one.root for one in (await overlaid.diff()).changes} == {name: name for name in shown}
 
 
 async def test_what_can_not_be_applied_is_left_and_told(overlaid: Overlaid) -> None:

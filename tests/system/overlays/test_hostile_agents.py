@@ -31,7 +31,8 @@ HOSTILE = (
     "find . -mindepth 1 -delete",
     "chmod -R 000 sub; chmod 000 a.txt; touch -d 1970-01-01 link",
     "rm -f a.txt; ln -s ../../../../etc/passwd a.txt; mv sub sub2; ln -s / sub",
-    "ln -f a.txt hard; echo through >> hard; exec 3<> a.txt; echo held >&3",
+    "ln -f a.txt hard; echo through >> hard; exec 3<> a.txt; echo held >&3; "
+    f"mkdir .githooks; {RUNS} > .githooks/post-index-change; chmod 755 .githooks/*",
     "mkfifo a.fifo; rm -f a.txt; mkdir a.txt; mkfifo a.txt/x",
     "python3 -c 'import os; os.setxattr(\"sub\", \"user.overlay.opaque\", b\"y\")'; rm sub/b.txt",
     "mkdir -p .vscode; echo {} > .vscode/tasks.json; echo '[submodule \"x\"]' > .gitmodules; : > \"$(printf 'a\\nb')\"",
@@ -82,6 +83,7 @@ def await_work(client: AgentOSClient, number: int) -> None:
 
 def test_git_shows_nothing_of_twenty_agents_until_one_is_applied(own_kernel: OwnKernel, repository: Path) -> None:
     kernel: Kernel = own_kernel("")
+    git(repository, "config", "core.hooksPath", ".githooks")
     before = survey(repository)
 
     with kernel.client() as client:

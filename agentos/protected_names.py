@@ -1,9 +1,9 @@
 """The names in a workspace that programs obey without being told to run the project; docs/reference/protected-names.md.
 
-``STUBS``, and ``IN_GIT`` in a repository, are kept taken where they are absent. ``WATCHED`` and ``OBEYED`` aren't: an
-empty file of such a name would change what programs do. They are read-only where they exist; of those that an agent
-makes, ``WATCHED`` are taken out within a second, and ``OBEYED`` are reported at its end. So are ``BUILT``, which an
-agent may change: its own tools build them.
+``STUBS``, ``IN_GIT`` in a repository and ``BESIDE_REFS`` are kept taken where they are absent. ``WATCHED`` and
+``OBEYED`` aren't: an empty file of such a name would change what programs do. They are read-only where they exist; of
+those that an agent makes, ``WATCHED`` are taken out within a second, and ``OBEYED`` are reported at its end. So are
+``BUILT``, which an agent may change: its own tools build them.
 """
 
 from collections.abc import Mapping
@@ -37,6 +37,7 @@ STUBS: Mapping[str, str | None] = {
     # our own: a program that it names is started without a jail by the next `agentos run` or reload
     "agentos.toml": "",
 }
+BESIDE_REFS: Mapping[str, str | None] = {"HEAD": ""}  # where "refs" is a directory of the host's: with HEAD git enters
 IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits stay possible
     ".git/hooks": DIRECTORY,
     ".git/config": "",

@@ -32,7 +32,7 @@ from pathlib import Path
 import msgspec
 
 from agentos.private_files import replace_file
-from agentos.protected_names import IN_GIT, OBEYED, STUBS, WATCHED
+from agentos.protected_names import BESIDE_REFS, IN_GIT, OBEYED, STUBS, WATCHED
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.sandbox.inside import libc
 from agentos.services.files.foreign_files import read_regular
@@ -199,9 +199,10 @@ def _open(directory: str) -> int:
 
 def _choose_names(top: int, ours: Iterable[str]) -> dict[str, str | None]:
     """Names to protect: in a repository only hooks and configuration, so commits work; else all of ``STUBS``."""
+    more = BESIDE_REFS if _is_directory(top, "refs") else {}
     if ".git" in ours or not _is_directory(top, ".git"):
-        return dict(STUBS)
-    return {**{name: text for name, text in STUBS.items() if name != ".git"}, **IN_GIT}
+        return {**STUBS, **more}
+    return {**{name: text for name, text in STUBS.items() if name != ".git"}, **more, **IN_GIT}
 
 
 def _list_present(directory: str, name: str) -> list[str]:

@@ -384,17 +384,20 @@ async def test_stubs_of_a_kernel_that_was_killed_go_when_it_starts_again(state: 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @pytest.mark.usefixtures("mapped")
-@pytest.mark.parametrize("common", [".", "src", "src/deeper"])
+@pytest.mark.parametrize(("common", "refs"), [(".", False), ("src", False), ("src/deeper", False), (".", True)])
 @pytest.mark.parametrize("headless", [False, True], ids=["no repository", "a repository that lost its HEAD"])
 async def test_the_workspace_itself_becomes_no_repository(
-    spawner: Spawner, workspaces: Workspaces, project: Path, common: str, headless: bool
+    spawner: Spawner, workspaces: Workspaces, project: Path, common: str, refs: bool, headless: bool
 ) -> None:
+    if refs:
+        (project / "refs").mkdir()
+        subprocess.run(["chown", "4321:4321", project / "refs"], check=ROOT)
     if headless:
         git(project, "init", "-q")
         subprocess.run(["chown", "-R", "4321:4321", project], check=ROOT)
     workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
     code = f"mkdir -p {common}/objects; {{ mkdir {common}/refs; echo {common} > commondir; }} 2>/dev/null; "
-    code += "rm -f .git/HEAD; echo ref: refs/heads/main > HEAD; "
+    code += "rm -f .git/HEAD; { echo ref: refs/heads/main > HEAD; } 2>/dev/null; "
     code += f'printf "[extensions]\n\tworktreeConfig = true\n" > {common}/config; '
     code += 'printf "[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = touch owned\n" > config.worktree'
 
@@ -408,7 +411,7 @@ async def test_the_workspace_itself_becomes_no_repository(
             git(project, "status")
         assert "not a git repository" in failure.value.stderr
         assert not (project / "owned").exists()
-    assert not {"refs", "commondir"} & {*os.listdir(project)}
+    assert {"refs", "commondir"} & {*os.listdir(project)} == ({"refs"} if refs else set())
 
 
 def git(project: Path, *arguments: str) -> str:

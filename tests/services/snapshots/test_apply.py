@@ -214,6 +214,13 @@ OBEYED = {
     "sub/.pdbrc": "sub/.pdbrc",
     "bare/refs/x": "bare/refs",
     "docs/HEAD": "docs/HEAD",
+    # what programs read that nobody has told to look: caches, and the configuration of hooks, debuggers and checkouts
+    "sub/.direnv/flake-profile.rc": "sub/.direnv",
+    ".lintstagedrc.mjs": ".lintstagedrc.mjs",
+    "doc/latexmkrc": "doc/latexmkrc",
+    "$irbrc": "$irbrc",
+    ".repo/repo/main.py": ".repo",
+    "Nuget.Config": "Nuget.Config",
     "presets/claude-code.toml": "presets",
     "sub/presets/node.toml": "sub/presets",
     # what other systems take for such a name

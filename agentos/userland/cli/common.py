@@ -25,6 +25,7 @@ NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
 MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
 MAX_ERROR_CHARS = 1_000  # of a line
+CONTINUATION = "  | "  # before all lines of a message but the first
 MAX_DIGITS = 18  # of a number in an argument: it fits into 64 bits
 MAX_FILE_BYTES = 4 << 20  # of a configuration, and of any other text that a command is given by the name of a file
 
@@ -71,8 +72,9 @@ class Failed(click.ClickException):
         if self.as_json:
             print_json(self.reply)
             return
-        for line in f"agentos: {self.message}".splitlines():
-            print_error(line)
+        # As on a kernel's console: agents and archives choose a part of some errors.
+        for number, line in enumerate(f"agentos: {self.message}".splitlines()):
+            print_error(CONTINUATION + line if number else line)
 
 
 def socket_path(given: str | None) -> str:

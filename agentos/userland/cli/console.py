@@ -14,14 +14,13 @@ import time
 from collections.abc import Collection
 from io import TextIOWrapper
 
+from agentos.userland.cli.common import CONTINUATION
 from agentos.userland.cli.console_limit import ConsoleLimit
 from agentos.userland.cli.output_text import colour_of, printable_output, shows_colours
 
 MAX_LINES = 10_000
 WITHHELD_SECONDS = 1.0  # between two lines that count what isn't shown of agents
 LEVELS = {logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
-
-CONTINUATION = "  | "  # before all lines of a message but the first
 
 
 class Console(logging.Handler):

@@ -68,14 +68,15 @@ def test_a_script_that_cannot_run_is_explained(agentos: Agentos, kernel: Kernel)
 
 
 def test_escape_sequences_are_shown_and_not_obeyed(agentos: Agentos) -> None:
-    script = r"printf '\033]0;title\007\033[2J\233x\n'; printf '\033[31m\n' >&2; "
+    script = r"printf '\033]0;title\007\033[2J\233x\n'; printf '\033[31m\nagentos: evil runs\n' >&2; "
 
     done = agentos("spawn", "evil", "--wait", "--", "sh", "-c", script + "sleep 0.4")
     failed = agentos("spawn", "evil", "--ready", "hello", "--", "sh", "-c", script + "exit 1")
 
     assert done.stdout == "\\x1b]0;title\\x07\\x1b[2J\ufffdx\n"
-    assert done.stderr == "\\x1b[31m\n"
-    assert failed.stderr == "agentos: evil did not start: exit status 1 before it was ready\n\\x1b[31m\n"
+    assert done.stderr == "\\x1b[31m\nagentos: evil runs\n"
+    said = ["agentos: evil did not start: exit status 1 before it was ready", "  | \\x1b[31m", "  | agentos: evil runs"]
+    assert failed.stderr.splitlines() == said, "no line of its own reads as one of ours"
 
 
 def test_escape_sequences_do_not_get_through_logs_or_run_either(agentos: Agentos, kernel: Kernel) -> None:

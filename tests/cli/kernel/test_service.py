@@ -79,7 +79,7 @@ def test_another_unit_of_that_name_is_left_as_it_is_unless_it_shall_be_replaced(
 
     assert (refused.exit_code, "RestartSec=9s" in mine) == (1, True)
     assert "exists and differs" in refused.output
-    assert "-RestartSec=9s\n+RestartSec=5s" in refused.output
+    assert "  | -RestartSec=9s\n  | +RestartSec=5s\n" in refused.output
     assert (replaced.exit_code, again.exit_code, path.read_text()) == (0, 0, ours)
 
 

@@ -36,6 +36,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire.request_body import read_chunk
+from agentos.private_files import display_path
 from agentos.sandbox.files import openat2
 from agentos.services.archives import archive
 from agentos.services.archives.imports import Imports, Staged
@@ -95,7 +96,7 @@ class Archives:
             call.require_stream("stream")
             if not request.stream:
                 raise BadRequest("stream: an archive comes in CHUNK frames: expected true")
-            with tempfile.TemporaryFile(dir=self.imports.directory) as out:
+            with self._hold_archive() as out:
                 async with hold_still(agent):
                     keys = await self.imports.state.copy(account_of(agent, agent.name))
                     unread = self._list_unread(agent)
@@ -109,6 +110,16 @@ class Archives:
             return calls.Exported(size=size, left_out=left_out)
 
         return Prepared((Right("export", agent=agent.id),), act, about=request.name)
+
+    @contextlib.contextmanager
+    def _hold_archive(self) -> Iterator[IO[bytes]]:
+        """A file for an archive that is sent, without a name."""
+        try:
+            with tempfile.TemporaryFile(dir=self.imports.directory) as out:
+                yield out
+        except OSError as error:
+            place = display_path(self.imports.directory)
+            raise Unavailable(f"the archive can't be kept in {place} until it is sent: {error.strerror}") from None
 
     def _write(
         self,

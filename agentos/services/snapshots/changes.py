@@ -9,6 +9,7 @@ from what was applied before. Linux alone sets ``ctime``.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -29,6 +30,8 @@ MAX_CHANGES = 100_000  # entries
 MAX_BYTES = 16 << 30  # of all files that are read; a sparse file has any size
 OTHER = "a FIFO, a socket or a device"
 UNREADABLE = "the kernel can't read it"
+REPLACED = (errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # errors of what is opened or read as something else
+SWAPPED = "something else was put in its place as it was read"
 TOO_LARGE = f"with it more than {MAX_BYTES >> 30} GiB would have to be read"
 NOT_UTF8 = "its name isn't UTF-8"
 CHANGED = "the host has changed it since the agent began"
@@ -125,10 +128,11 @@ class _Search:
             path, shown, hides, self._repository = self._waiting.pop()
             try:
                 self._search_directory(path, shown, hides)
-            except (FileNotFoundError, NotADirectoryError):  # the agent has removed it meanwhile
-                continue
             except PermissionError:
                 self._add(Change(path=path or ".", what="changed", kind="directory", blocked=UNREADABLE))
+            except OSError as error:  # the agent has removed it meanwhile, or put something else in its place
+                if error.errno not in (errno.ENOENT, *REPLACED):
+                    raise
         return self._found
 
     def _add(self, change: Change) -> None:
@@ -181,7 +185,7 @@ class _Search:
             return
         stamp = stamp_of(under) if under is not None else None
         same_kind = stamp is not None and stat.S_IFMT(stamp.mode) == stat.S_IFMT(found.st_mode)
-        content, blocked, is_equal = "", "", same_kind
+        content, blocked, is_equal, failed = "", "", same_kind, list[str]()
         match kind:
             case "directory":
                 if len(os.fsencode(path)) > MAX_PATH:
@@ -192,15 +196,16 @@ class _Search:
                 blocked, is_equal = TOO_LARGE, False
             case "file":
                 self._room -= found.st_size
-                try:
+                with _reading() as failed:
                     content, is_equal = self._compare_files(path, here, found, under if same_kind else None)
-                except PermissionError:
-                    blocked, is_equal = UNREADABLE, False
             case "link":
-                content = os.readlink(name, dir_fd=here)
-                is_equal = same_kind and below is not None and os.readlink(name, dir_fd=below) == content
+                with _reading() as failed:
+                    content = os.readlink(name, dir_fd=here)
+                    is_equal = same_kind and below is not None and os.readlink(name, dir_fd=below) == content
             case "other":
                 blocked, is_equal = OTHER, False
+        if failed:
+            blocked, is_equal = failed[0], False
         if is_equal and stamp is not None and (kind == "link" or stat.S_IMODE(stamp.mode) & 0o777 == mode):
             return
         if stamp is not None and not same_kind and stat.S_ISDIR(stamp.mode):
@@ -245,6 +250,20 @@ class _Search:
         blocked = OTHER if kind == "other" else ""
         change = Change(path=path, what="deleted", kind=kind, size=under.st_size, mode=mode, blocked=blocked)
         self._add(msgspec.structs.replace(change, under=stamp_of(under)))
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[list[str]]:
+    """Why an entry can't be read, if so; ``FileNotFoundError`` if it was removed."""
+    failed: list[str] = []
+    try:
+        yield failed
+    except PermissionError:
+        failed.append(UNREADABLE)
+    except OSError as error:
+        if error.errno not in REPLACED:
+            raise
+        failed.append(SWAPPED)
 
 
 def _lstat(directory: int, name: str) -> os.stat_result | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.services.snapshots import changes
+from agentos.services.snapshots import beneath, changes
 from agentos.services.snapshots.changes import CHANGED, CLOCK_SET_BACK, TooManyChanges
 
 from .conftest import ROOT, Overlaid
@@ -101,6 +101,35 @@ async def test_names_of_any_bytes_are_shown(overlaid: Overlaid) -> None:
 
     assert not found["two\nlines"].blocked
     assert found["bad\\xff"].blocked == changes.NOT_UTF8
+
+
+@pytest.mark.parametrize("was", ["file", "link", "directory"])
+async def test_what_is_swapped_as_it_is_read_hides_nothing_else(
+    overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch, was: beneath.Kind
+) -> None:
+    for name in ("before", "behind"):
+        (overlaid.tree / name).symlink_to("x") if was == "file" else overlaid.write(name, "x\n")
+    entry, away = overlaid.tree / "swapped", overlaid.upper / "away"
+    if was == "directory":
+        entry.mkdir()
+    elif was == "link":
+        entry.symlink_to("x")
+    else:
+        entry.write_text("x")
+
+    def swap(mode: int) -> beneath.Kind:
+        """Between the look at it and the reading."""
+        found = beneath.kind_of(mode)
+        if found == was and not os.path.lexists(away):
+            entry.rename(away)
+            entry.write_text("y") if was == "link" else entry.symlink_to("before")
+        return found
+
+    monkeypatch.setattr(changes, "kind_of", swap)
+
+    shown = {one.path: one.blocked for one in (await overlaid.diff()).changes}
+
+    assert shown == {"before": "", "behind": "", "swapped": "" if was == "directory" else changes.SWAPPED}
 
 
 async def test_attributes_that_only_overlayfs_may_set_lead_nowhere(overlaid: Overlaid) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from agentos.services.files.as_user import Identity, acting_as
 from agentos.userland.cli.common import Failed
-from agentos.userland.cli.files.copied import Copied
-from agentos.userland.cli.files.copy_in import MAX_DEPTH, add_file, add_path
+from agentos.userland.cli.files.copied import MAX_DEPTH, Copied
+from agentos.userland.cli.files.copy_in import add_file, add_path
 from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
 from tests.support.commands import run_agentos_bytes
@@ -154,6 +154,23 @@ def test_no_archive_writes_outside_of_the_target(
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr
     assert {path.name for path in tmp_path.rglob("*")} <= {"deep", "target", "d"}
+
+
+def test_a_path_that_no_program_opens_is_named_and_the_rest_copied(
+    kernel: Kernel, box: AgentOSClient, tmp_path: Path
+) -> None:
+    """An agent may make any number of levels, more than a path or the limit of open files takes."""
+    long = "/".join(["d", *["n" * 100] * 50, "x"])
+    names = [long, "d/" + "e/" * 1900 + "x", "d/" + "f/" * 201 + "x"]
+    lying(box, archive(("d", tarfile.DIRTYPE, b""), *((name, tarfile.REGTYPE, b"x") for name in (*names, "d/y"))))
+
+    done = cp(kernel, "liar:/workspace/d", str(tmp_path))
+
+    assert [line.rpartition(": ")[2] for line in done.stderr.decode().splitlines()] == [
+        "its path is longer than Linux takes",
+        *["it lies more than 200 directories deep"] * 2,
+    ]
+    assert (done.returncode, {path.name for path in tmp_path.rglob("*")}) == (1, {"d", "y"})
 
 
 @pytest.mark.parametrize("data", [b"no archive at all" * 100, archive(("d", tarfile.REGTYPE, b"x" * 5000))[:1500], b""])

@@ -2,6 +2,9 @@
 
 from agentos.userland.cli.common import printable
 
+MAX_DEPTH = 200  # directories below the source, each of which is held open
+TOO_DEEP = f"it lies more than {MAX_DEPTH} directories deep"
+
 
 class Copied:
     """What has been copied so far, and what not, with the reason, for people."""

@@ -19,10 +19,9 @@ from agentos.userland.whole_files import write_all
 from agentos_sdk import AgentOSClient
 from agentos_sdk.terminal import Terminal
 
-from .copied import Copied
+from .copied import MAX_DEPTH, TOO_DEEP, Copied
 
 PIECE = 48 << 10  # bytes that are sent at a time
-MAX_DEPTH = 200  # directories below the source, each of which is held open
 LINE_BYTES = 3000  # bytes in one line of base64: a terminal takes lines of up to 4095 characters
 READY = "agentos-cp-ready"
 UNPACK = f'set -o pipefail; stty -echo; echo {READY}; base64 -d | tar --no-same-owner -xf - -C "$1"'
@@ -141,7 +140,7 @@ def add_tree(archive: tarfile.TarFile, within: int, path: str, copied: Copied, d
         if not is_directory:
             add_name(archive, f"{path}/{name}", name, within, copied)
         elif depth == MAX_DEPTH:
-            copied.skip(f"…/{name}", f"it lies more than {MAX_DEPTH} directories deep")
+            copied.skip(f"…/{name}", TOO_DEEP)
         else:
             below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
             try:

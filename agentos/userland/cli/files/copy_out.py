@@ -17,7 +17,7 @@ from agentos.userland.cli.common import Failed, agent_fields
 from agentos.userland.whole_files import write_all
 from agentos_sdk import AgentOSClient
 
-from .copied import Copied
+from .copied import MAX_DEPTH, TOO_DEEP, Copied
 
 BLOCK = tarfile.BLOCKSIZE
 FILE_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -89,9 +89,12 @@ class Archive:
                 info = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
             except tarfile.HeaderError as error:
                 raise Failed(f"{self.where}: what came is no tar archive: {error}") from None
-            if info.type in LONG_TYPES and 0 <= info.size <= MAX_NAME + 1:
-                data = self.read(padded(info.size))[: info.size].rstrip(b"\0")
-                long_name = os.fsdecode(data) if info.type == tarfile.GNUTYPE_LONGNAME else long_name
+            if info.type in LONG_TYPES and info.size >= 0:
+                data = b""
+                for piece in self.pieces(info.size):
+                    data = (data + piece)[: MAX_NAME + 1]
+                if info.type == tarfile.GNUTYPE_LONGNAME:
+                    long_name = os.fsdecode(data.rstrip(b"\0"))
                 continue
             name, long_name = long_name or info.name, None
             copied.entries += 1
@@ -148,6 +151,10 @@ def find_flaw(info: tarfile.TarInfo, parts: list[str], top: str) -> str | None:
         return "neither a file nor a directory"
     if parts[0] != top or any(part in ("", ".", "..") for part in parts):
         return "it leads out of what was asked for"
+    if len(parts) > MAX_DEPTH + 1:
+        return TOO_DEEP
+    if len(os.fsencode("/".join(parts))) > MAX_NAME:
+        return "its path is longer than Linux takes"
     if not all(part.isprintable() for part in parts):
         return "its name has characters that can't be printed"
     return None

@@ -6,6 +6,7 @@ gets by default. docs/decisions/0109.
 """
 
 import contextlib
+import errno
 import math
 import os
 import stat
@@ -215,6 +216,8 @@ class Archives:
             except FileExistsError:
                 raise AlreadyExists("as: a former agent of that name has left files: choose another") from None
             except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    shown = display_path(self.imports.directory)
                 raise Unavailable(f"{error.filename or shown}: {error.strerror or error}") from None
 
         return Prepared(rights, act, about=request.path or "an archive in CHUNK frames")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.errors import Unavailable
 from tests.support.kernel import environment, until
 from tests.support.mounts import small_disk
 from tests.support.wire import PATIENCE
@@ -75,6 +76,24 @@ def test_on_a_full_disk_no_state_is_lost_and_agents_and_the_kernel_can_be_stoppe
     assert "the operator can act and kill agents" in said.read_text()
     assert "KILL of greedy by operator#" in said.read_text()
     assert "Traceback" not in said.read_text()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_an_archive_without_room_is_refused_with_the_place_that_is_full(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made, small_disk(Path(made), "40M") as place:
+        state, path = f"{place}/state", str(tmp_path / "one.tar")
+        with kernel_on(place, tmp_path) as (client, said):
+            up(client.spawn("one", command=["/bin/sleep", "1000"]))
+            with client.export_agent("one", ["agent"]) as archive:
+                Path(path).write_bytes(b"".join(archive))
+            fill(place)
+
+            with pytest.raises(Unavailable, match=f"can't be kept in {state} until it is sent: No space left"):
+                list(client.export_agent("one", ["state"]))
+            refused = client.import_agent(path, as_="other")
+
+            assert (refused["code"], refused["error"]) == ("unavailable", f"{state}: No space left on device")
+        assert "bug" not in said.read_text()
 
 
 def fill(place: Path) -> None:

@@ -47,6 +47,11 @@ def stamp_of(found: os.stat_result) -> Stamp:
     return Stamp(found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
+def has_bytes(path: str) -> bool:
+    """Whether a path isn't UTF-8, and so no text that can be written in JSON."""
+    return not path.isascii() and any("\udc80" <= letter <= "\udcff" for letter in path)
+
+
 def kind_of(mode: int) -> Kind:
     if stat.S_ISREG(mode):
         return "file"

@@ -34,6 +34,7 @@ REPLACED = (errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # errors of what is opene
 SWAPPED = "something else was put in its place as it was read"
 TOO_LARGE = f"with it more than {MAX_BYTES >> 30} GiB would have to be read"
 NOT_UTF8 = "its name isn't UTF-8"
+TARGET_NOT_UTF8 = "where it leads isn't UTF-8"
 CHANGED = "the host has changed it since the agent began"
 CHANGED_SINCE_APPLIED = "the host has changed it since it was applied"
 CLOCK_SET_BACK = "the host's clock was set back, so what the host has changed since can't be told"
@@ -75,12 +76,17 @@ class Change(Struct, frozen=True, kw_only=True):
     @property
     def shown_path(self) -> str:
         """The path as text: bytes that aren't UTF-8 as ``\\xNN``."""
-        return self.path if self.path.isascii() else os.fsencode(self.path).decode("utf-8", "backslashreplace")
+        return show(self.path)
 
     @property
     def identity(self) -> str:
         """What the operator agrees to, besides the path."""
         return f"{self.what} {self.kind} {self.mode:o} {self.content}"
+
+
+def show(path: str) -> str:
+    """A path as text: bytes that aren't UTF-8 as ``\\xNN``."""
+    return path if path.isascii() else os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def compute_digest(changes: Sequence[Change]) -> str:
@@ -137,12 +143,11 @@ class _Search:
 
     def _add(self, change: Change) -> None:
         path = change.path
-        blocked = change.blocked
-        if not blocked and not path.isascii() and any("\udc80" <= letter <= "\udcff" for letter in path):
-            blocked = NOT_UTF8
+        is_text = not beneath.has_bytes(path)
+        blocked = change.blocked or ("" if is_text else NOT_UTF8)
         target = change.content if change.kind == "link" else None
         reason = obeyed.find_reason(path, change.kind, target, self._repository)
-        root, why = reason or ("", "")
+        root, why = reason if reason is not None and is_text else ("", "")
         conflict = self._find_conflict(change)
         self._found.append(msgspec.structs.replace(change, blocked=blocked, root=root, obeyed=why, conflict=conflict))
         if len(self._found) > MAX_CHANGES:
@@ -202,6 +207,8 @@ class _Search:
                 with _reading() as failed:
                     content = os.readlink(name, dir_fd=here)
                     is_equal = same_kind and below is not None and os.readlink(name, dir_fd=below) == content
+                if beneath.has_bytes(content):
+                    content, blocked = show(content), TARGET_NOT_UTF8
             case "other":
                 blocked, is_equal = OTHER, False
         if failed:
@@ -293,7 +300,7 @@ def name_led(changes: list[Change], led: Mapping[str, str]) -> list[Change]:
         found = [each for each in accumulate(change.path.split("/", most)[:most], "{}/{}".format) if each in led]
         if "" in led or (change.kind != "directory" and change.path in around):
             found.append(change.path)
-        if change.root or not found:
+        if change.root or change.blocked or not found:
             return change
         why = led.get("") or led.get(found[0]) or around[found[0]]
         return msgspec.structs.replace(change, root=found[0], obeyed=why)

@@ -29,6 +29,7 @@ CHANGED_BY_AGENT = "the agent has changed it since it was shown"
 CHANGED_SINCE_KEPT = "what was kept of it has changed since: by another name, or by a program that had it open"
 NO_PARENT = "its directory isn't there: apply that as well"
 GONE = "it isn't there any more"
+UNKEPT = "where the host's link leads isn't UTF-8: no undo could make it again"
 _XATTRS = ("user.", "security.capability", "system.posix_acl_access", "system.posix_acl_default")
 
 
@@ -174,6 +175,8 @@ def _save(top: int, copy: Path | None, step: Step) -> None:
         if stat.S_ISLNK(found.st_mode):
             with beneath.open_parent(top, step.path) as (parent, name):
                 saved.target = os.readlink(name, dir_fd=parent)
+            if beneath.has_bytes(saved.target):
+                saved.target, step.conflict = "", UNKEPT
         elif stat.S_ISREG(found.st_mode) and copy is None:
             _check_readable(top, step.path)
         elif stat.S_ISREG(found.st_mode) and copy is not None:

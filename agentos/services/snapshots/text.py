@@ -32,7 +32,7 @@ class Texts:
 
     def _describe(self, change: Change) -> str | None:
         if change.kind == "link" and change.what != "deleted":
-            return f"+{change.content}\n"
+            return "".join(f"+{line}\n" for line in change.content.split("\n"))
         if change.kind != "file":
             return None
         try:

@@ -4,6 +4,8 @@ import pytest
 import trio
 
 from agentos.services.snapshots import text
+from agentos.services.snapshots.changes import NOT_UTF8, TARGET_NOT_UTF8
+from agentos.services.snapshots.run import UNKEPT
 
 from .conftest import Overlaid
 
@@ -40,6 +42,38 @@ async def test_what_is_no_text_or_too_large_has_none(overlaid: Overlaid) -> None
         "sub/b.txt": "@@ -1,1 +1,2 @@\n b\n+new\n",
         "sub/c.txt": "@@ -1,1 +0,0 @@\n-c\n",
     }
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("a\n\nto apply exactly this: x", "+a\n+\n+to apply exactly this: x\n"),
+        ("a\n", "+a\n+\n"),
+        ("\udcff", "+\\xff\n"),
+    ],
+)
+async def test_a_links_target_has_no_line_of_its_own(overlaid: Overlaid, target: str, shown: str) -> None:
+    (overlaid.tree / "one").symlink_to(target)
+
+    assert (await overlaid.diff(texts=True)).texts == {"one": shown}
+
+
+async def test_what_isnt_utf_8_is_told_and_the_rest_applied(overlaid: Overlaid) -> None:
+    (overlaid.project / "mine").symlink_to("\udcff")
+    await overlaid.overlays.discard(overlaid.name, lambda: False)
+    await overlaid.open()
+    (overlaid.tree / "leads").symlink_to("/\udcff")
+    (overlaid.tree / "out\udcff").symlink_to("/etc")
+    overlaid.write("d\udcff/.vscode/tasks.json", "{}")
+    overlaid.write("new", "x\n")
+    overlaid.delete("mine")
+
+    shown = {one.shown_path: one.blocked for one in (await overlaid.diff(texts=True)).changes}
+    applied = await overlaid.apply()
+
+    names = dict.fromkeys(("d\\xff/.vscode", "d\\xff/.vscode/tasks.json", "d\\xff", "out\\xff"), NOT_UTF8)
+    assert shown == {"leads": TARGET_NOT_UTF8, **names, "new": "", "mine": ""}
+    assert (applied.paths, applied.left["mine"]) == (["new"], UNKEPT)
 
 
 async def test_many_lines_that_differ_are_replaced_as_a_whole(overlaid: Overlaid) -> None:

@@ -93,7 +93,9 @@ class Group(Struct, frozen=True):
         there may be: the kernel would kill the processes. Some of the limits may have been changed then.
         """
         used = files.read_counters(f"{self.directory}/memory.stat")
-        if limits.memory is not None and used.get("anon", 0) + used.get("shmem", 0) > limits.memory:
+        kernel = used.get("kernel", 0) - used.get("slab_reclaimable", 0)  # with pipes; since 5.18
+        held = sum(used.get(name, 0) for name in ("anon", "shmem", "sock")) + max(0, kernel)
+        if limits.memory is not None and held > limits.memory:
             raise CgroupError(f"{self.directory}: more than {limits.memory} bytes of memory are in use")
         unlimited = {"memory.swap.max": limits.memory, "memory.max": limits.memory, "pids.max": limits.pids}
         for name, limit in {**unlimited, "cpu.max": limits.cpu}.items():

@@ -93,6 +93,26 @@ signal.pause()
 """
 WAITS = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\nsignal.pause()"
 
+HOLDS = "held = bytearray(b'x') * (24 << 20)\n"
+HOLDS_PIPES = """
+import fcntl, os
+held = [os.pipe() for _ in range(24)]
+for _, end in held:
+    fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(end, bytes(1 << 20))
+"""
+HOLDS_SOCKETS = """
+import socket
+held, size = [], 0
+while size < 24 << 20:
+    held.append(socket.socketpair())
+    held[-1][0].setblocking(False)
+    try:
+        while True: size += held[-1][0].send(bytes(32 << 10))
+    except BlockingIOError:
+        pass
+"""
+
 Start = Callable[[Group, str], "subprocess.Popen[str]"]
 
 
@@ -184,9 +204,10 @@ def test_limits_are_raised_lowered_lifted_and_set_while_a_program_runs(root: Gro
         assert program.poll() is None
 
 
-def test_a_memory_limit_below_what_is_in_use_is_refused_and_kills_nothing(root: Group, start: Start) -> None:
+@pytest.mark.parametrize("held", [HOLDS, HOLDS_PIPES, HOLDS_SOCKETS], ids=["its own", "pipes", "sockets"])
+def test_a_memory_limit_below_what_is_in_use_is_refused_and_kills_nothing(root: Group, start: Start, held: str) -> None:
     with nested(root, "full", Limits(memory=64 * MIB)) as group:
-        program = start(group, "held = bytearray(b'x') * (24 << 20)\n" + WAITS)
+        program = start(group, held + WAITS)
         assert hear(program) == "ready"
 
         with pytest.raises(CgroupError):

@@ -257,6 +257,9 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     "gptme.toml": "gptme",
     "fastagent.config.yaml": "fast-agent",
     ".git/objects/info/alternates": "git",
+    # others' contents and parents in the place of those that a commit names
+    ".git/refs/replace": "git",
+    ".git/info/grafts": "git",
     ".git/rebase-merge/git-rebase-todo": "git rebase --continue",
     ".git/lazygit.yml": "lazygit",  # a pager and commands
     ".lazygit.yml": "lazygit",  # of the repositories below

@@ -5,12 +5,14 @@ import os.path
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import accumulate, islice
 from typing import Final
 
 from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import quote_json
 from agentos.permissions.shown_lines import MARK
 from agentos.shell.reader import parse_text, parse_words
+from agentos.shell.reading import Reading
 
 from .page import (
     MAX_CHARS,
@@ -27,11 +29,13 @@ from .page import (
 MAX_HEADER_CHARS: Final = 4096  # characters of all headers of a request, so that its body is seen
 MAX_DIFF_BYTES: Final = 512 << 10  # bytes of a file that is compared
 MAX_DIFF_LINES: Final = 200  # lines of either side, between the first and the last changed one, that are compared
-MAX_WORDS: Final = 200  # words of a command that are looked up as files
+MAX_WORDS: Final = 200  # words of a command that are looked up as files, counted for each directory
 DIGEST_CHARS: Final = 16  # of the SHA-256 of a credential
 CHANGEABLE: Final = "the agent can change before it runs: "  # begins a line about a file that a command names
 
-_PIECES: Final = re.compile(r"[^\s;|&<>(){}\"'`$=:,@]+")  # of a command: what may be a path, as in --config=x.toml
+_PIECE = r"[^\s;|&<>(){}\"'`$=:,@]+"
+_PIECES: Final = re.compile(_PIECE)  # of a command: what may be a path, as in --config=x.toml
+_ENTERED: Final = re.compile(rf"(?:\bcd\s+|\s-C\s*)[\"']?({_PIECE})")  # the directories that it works in
 _CREDENTIALS: Final = re.compile("(?i)auth|cookie|credential|key|passw|secret|session|signature|token")  # in a header
 
 
@@ -144,6 +148,22 @@ def describe_tool_call(name: str, arguments: bytes) -> str:
 # -- EXEC --------------------------------------------------------------------------------------------------------------
 
 
+def find_places(reading: Reading, cwd: str) -> tuple[Sequence[tuple[str, str]], int]:
+    """Words of a command that may name files, each with its absolute path in ``cwd`` and where the command enters.
+
+    Words are also what is within others: ``x.toml`` of ``--config=x.toml``, those of a here-document. At most
+    :data:`MAX_WORDS`, with the number of those that are left out.
+    """
+    words = [word for one in reading.commands for word in one.words] + [one.target for one in reading.redirects]
+    known = [word.text for word in words if word.text is not None]
+    texts = (reading.text, *known)
+    names = dict.fromkeys([*known, *(piece for text in texts for piece in _PIECES.findall(text))])
+    entered = dict.fromkeys(piece for text in texts for piece in _ENTERED.findall(text))
+    places = ((place, name) for place in accumulate(entered, os.path.join, initial=cwd) for name in names)
+    found = [(name, os.path.normpath(os.path.join(place, name))) for place, name in islice(places, MAX_WORDS)]
+    return found, len(names) * (1 + len(entered)) - len(found)
+
+
 def describe_exec(command: str | Sequence[str], cwd: str, writable: Callable[[str], bool]) -> str:
     """A command, and which of its words name files that the agent can change before the command reads them.
 
@@ -158,14 +178,11 @@ def describe_exec(command: str | Sequence[str], cwd: str, writable: Callable[[st
     if not isinstance(command, str):
         page.say(f"without a shell: a program and {len(command) - 1} arguments")
     page.name("in ", cwd)
+    places, left_out = find_places(reading, cwd)
+    page.name_each(CHANGEABLE, (name for name, path in places if writable(path)))
+    if left_out:
+        page.say(f"{left_out} more words were not looked up as files")
     words = [word for one in reading.commands for word in one.words] + [one.target for one in reading.redirects]
-    known = [word.text for word in words if word.text is not None]
-    names = dict.fromkeys([*known, *(piece for text in (reading.text, *known) for piece in _PIECES.findall(text))])
-    looked_up = list(names)[:MAX_WORDS]
-    changeable = (name for name in looked_up if writable(os.path.normpath(os.path.join(cwd, name))))
-    page.name_each(CHANGEABLE, changeable)
-    if len(names) > len(looked_up):
-        page.say(f"{len(names) - len(looked_up)} more words were not looked up as files")
     page.name_each("known only when it runs: ", (word.source for word in words if word.text is None))
     return page.end(encode_text(reading.text))
 

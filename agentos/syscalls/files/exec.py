@@ -33,7 +33,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.permissions.approvals.page import number_strange
-from agentos.permissions.approvals.text import describe_exec, describe_field, describe_text
+from agentos.permissions.approvals.text import describe_exec, describe_field, describe_text, find_places
 from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.sandbox.policy import Program
@@ -199,8 +199,8 @@ def digest_input(request: Exec) -> str:
 
 def look_at_command(request: Exec, wanted: ExecRequest, agent: Agent | None) -> tuple[str, bytes]:
     """What a person sees of a command, and the digest of the files that it names. Blocks: it reads those files."""
-    words = [word.text for one in wanted.reading.commands for word in one.words if word.text is not None]
-    paths = [os.path.normpath(os.path.join(wanted.directory, word)) for word in dict.fromkeys(words)]
+    places, _ = find_places(wanted.reading, wanted.directory)  # those that are named as changeable are of these, too
+    paths = list(dict.fromkeys(path for _, path in places))
     try:
         with root_for(agent, wanted.jailed)() as root:
             files = NamedFiles(root, identity_of(agent))

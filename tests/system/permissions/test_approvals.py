@@ -176,20 +176,27 @@ def test_what_a_read_leads_to_is_swapped_while_the_person_thinks(
 
 def test_a_script_is_rewritten_while_the_person_thinks(kernel: Kernel, client: AgentOSClient) -> None:
     with agent(kernel, client, "coder") as wire:
-        put(kernel, client, "coder", "build.sh", "echo built")
-        wire.send(EXEC, {"command": "sh build.sh"}, 1)
-        [entry] = waiting(client, 1)
-        put(kernel, client, "coder", "build.sh", "echo stolen")
-        client.decide(entry["id"], True)
-        until(lambda: [one["id"] for one in waiting(client)] not in ([], [entry["id"]]), "it is asked anew")
-        [again] = waiting(client, 1)
-        client.decide(again["id"], True)
-        reply = wire.receive().json
+        commands = [
+            "sh build.sh",
+            "sh < build.sh",
+            "sh <<'EOF'\n. ./build.sh\nEOF",
+            "sh -c 'cd / && cd workspace && sh ./build.sh'",
+        ]
+        for number, command in enumerate(commands, 1):
+            put(kernel, client, "coder", "build.sh", "echo built")
+            wire.send(EXEC, {"command": command}, number)
+            [entry] = waiting(client, 1)
+            put(kernel, client, "coder", "build.sh", "echo stolen")
+            client.decide(entry["id"], True)
+            until(lambda one=entry: [each["id"] for each in waiting(client)] not in ([], [one["id"]]), "asked anew")
+            [again] = waiting(client, 1)
+            client.decide(again["id"], True)
+            reply = wire.receive().json
 
-    assert "$ sh build.sh\n" in entry["shown"]
-    assert ["the agent can change before it runs: ", "build.sh"] in entry["lines"]
-    assert again["shown"].startswith("changed since")
-    assert reply["stdout"] == "stolen\n"  # what the person saw the second time
+            marked = [quoted for words, *quoted in entry["lines"] if words == "the agent can change before it runs: "]
+            assert any("build.sh" in quoted for [quoted] in marked), command
+            assert again["shown"].startswith("changed since"), command
+            assert reply["stdout"] == "stolen\n", command  # what the person saw the second time
 
 
 def test_a_command_shows_its_input_and_its_environment(kernel: Kernel, client: AgentOSClient) -> None:

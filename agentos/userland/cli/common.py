@@ -27,6 +27,10 @@ MAX_SET_BYTES = 256 << 10  # bytes of JSON; the limit of SET_PERMS
 MAX_ERROR_CHARS = 1_000  # of a line
 CONTINUATION = "  | "  # before all lines of a message but the first
 MAX_DIGITS = 18  # of a number in an argument: it fits into 64 bits
+# Printable by category, but nothing is seen of them; U+FE0E and U+FE0F only choose an emoji's form.
+UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
+)
 MAX_FILE_BYTES = 4 << 20  # of a configuration, and of any other text that a command is given by the name of a file
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -277,10 +281,10 @@ def wrap_error(line: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text for a terminal, with control characters escaped."""
-    if text.isprintable():
+    """Text for a terminal, with control characters escaped, and others of which nothing is seen."""
+    if text.isprintable() and (text.isascii() or not UNSEEN.search(text)):
         return text
-    return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in text)
+    return "".join(c if (c.isprintable() and not UNSEEN.match(c)) or c == "\t" else ascii(c)[1:-1] for c in text)
 
 
 def plural(number: int, word: str) -> str:

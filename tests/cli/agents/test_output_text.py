@@ -30,6 +30,14 @@ def test_all_other_sequences_are_escaped(coloured: bool) -> None:
     assert shown.startswith(r"\x1b]52;c;cm0gLXJm\x07\x1b]0;title\x1b\\x1b[2J\x1b[8mhidden\x9b31m\x90q\r\x08\u202eabc")
 
 
+@each_row("hidden", ["\u3164", "\u2800", "\u115f", "\uffa0", "\u034f", "\ufe00", "\U000e0100", "\u200b", "\ud800"])
+def test_what_is_not_seen_is_escaped(hidden: str) -> None:
+    """A name of JavaScript may consist of the first of these: `agentos diff` has to show it."""
+    for coloured in (True, False):
+        assert printable_output(f"\x1b[31mif (ok{hidden})", coloured).count(ascii(hidden)[1:-1]) == 1
+        assert printable_output("if (ok) \u2714\ufe0f \u05d0", coloured) == "if (ok) \u2714\ufe0f \u05d0"
+
+
 @each_row("sequence", ["\x1b[8m", "\x1b[5m", "\x1b[1;8m", "\x1b[?25l", "\x1b[3", "\x1b[38;5m", "\x1b[1000m"])
 def test_only_colours_and_styles_are_sgr_that_passes(sequence: str) -> None:
     assert printable_output(sequence, coloured=True).isprintable()

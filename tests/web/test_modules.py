@@ -284,13 +284,15 @@ def test_colours_of_output_become_classes_and_other_sequences_nothing(page: Any)
           const box = document.createElement("div");
           const text = "a\u001b[1;31mred\u001b[0m\u001b]0;title\u0007b\u001b[2J\u001b[38;5;31mc\u001b[?25ld\u001b";
           render(html`${coloured(text)}`, box);
-          return [box.textContent, [...box.querySelectorAll("span")].map((one) => [one.className, one.textContent])];
+          const many = "\u001b[31mr\u001b[32mg".repeat(2000); // such lines held up a click for half a minute
+          return [box.textContent, [...box.querySelectorAll("span")].map((one) => [one.className, one.textContent]), coloured(many)];
         }"""
     )
 
     assert shown[0].startswith("aredbcd")
     assert "U+001B" in shown[0]  # one that begins no sequence is shown, as all that can't be seen
     assert shown[1] == [["bad bold", "red"]]
+    assert shown[2] == ["rg" * 2000]
 
 
 def test_the_last_line_of_stderr_is_of_the_last_life(page: Any) -> None:

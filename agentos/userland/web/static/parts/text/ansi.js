@@ -4,6 +4,7 @@ import { html } from "../../core/html.js";
 import { visible } from "./format.js";
 
 const SEQUENCE = /\u001b(?:\[([0-9;?]*)[ -/]*([@-~])|\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[()][0-9A-B]|[=>78cDEHM])/g;
+const MAX_PARTS = 50; // of a line: one whose every letter has another colour would take a page's whole time
 const COLOURS = ["muted", "bad", "ok", "warn", "info", "info", "info", ""];
 
 /** The same text without any. @param {string} text */
@@ -11,7 +12,7 @@ export function plain(text) {
   return text.replace(SEQUENCE, "");
 }
 
-/** The parts of one line, each in its colour. @param {string} text @returns {unknown[]} */
+/** The parts of one line, each in its colour; of a line with too many one, in none. @param {string} text @returns {unknown[]} */
 export function coloured(text) {
   if (!text.includes("\u001b")) return [visible(text)];
   /** @type {unknown[]} */
@@ -22,7 +23,7 @@ export function coloured(text) {
   /** @param {number} to */
   const add = (to) => {
     const part = text.slice(from, to);
-    if (part) parts.push(colour || bold ? html`<span class=${`${colour}${bold ? " bold" : ""}`}>${visible(part)}</span>` : visible(part));
+    if (part && parts.length <= MAX_PARTS) parts.push(colour || bold ? html`<span class=${`${colour}${bold ? " bold" : ""}`}>${visible(part)}</span>` : visible(part));
   };
   for (const found of text.matchAll(SEQUENCE)) {
     add(found.index);
@@ -38,5 +39,5 @@ export function coloured(text) {
     }
   }
   add(text.length);
-  return parts;
+  return parts.length > MAX_PARTS ? [visible(plain(text))] : parts;
 }

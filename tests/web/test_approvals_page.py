@@ -158,6 +158,26 @@ def test_a_second_click_on_remember_decides_nothing(open_page: Open, kernel: Ker
     assert answer["object"] == "POST http://127.0.0.1:9 (any path)"
 
 
+def test_a_key_that_is_held_down_allows_one_call(open_page: Open, kernel: Kernel, asker: Asker) -> None:
+    page = open_with_clock(open_page)
+    first, second = (asker.begin(EXEC, {"command": f"echo {word}"}) for word in ("one", "two"))
+    appear(page, page.locator(".queue li").nth(1))
+    page.clock.run_for(600)
+
+    page.keyboard.down("a")
+    until(lambda: len(list_pending(kernel)) == 1, "the first is allowed")
+    for _ in range(2):
+        page.clock.run_for(600)
+        page.keyboard.down("a")  # again while it is down: a repetition
+    page.keyboard.up("a")
+    page.keyboard.press("d")
+    page.clock.run_for(600)
+    page.keyboard.press("Enter")
+    until(lambda: not list_pending(kernel), "what a later key says is obeyed")
+    assert first.receive().json["stdout"] == "one\n"
+    assert second.receive().json["code"] == "approval_refused"
+
+
 @pytest.mark.parametrize("content", ["".join(f"{n}\n" for n in range(60)), "x" * 1500])
 def test_a_long_text_is_opened_before_it_can_be_allowed(
     open_page: Open, kernel: Kernel, asker: Asker, content: str

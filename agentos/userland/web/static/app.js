@@ -172,7 +172,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape") return escape(target);
   if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea, dialog")) return;
   if (!singleKeys() && event.key !== "?") return;
-  if (press(event.key) || moveInList(event)) event.preventDefault();
+  if (press(event) || moveInList(event)) event.preventDefault();
 });
 
 /** @param {HTMLElement} target */
@@ -203,8 +203,9 @@ function moveInList(event) {
   return true;
 }
 
-/** @param {string} key @returns {boolean} whether it was one of the page's */
-function press(key) {
+/** @param {KeyboardEvent} event @returns {boolean} whether it was one of the page's keys */
+function press(event) {
+  const { key } = event;
   const { page, params } = route.peek();
   const wasGoing = going;
   going = key === "g" && !going;
@@ -212,7 +213,7 @@ function press(key) {
     go(GO[key]);
     return true;
   }
-  if (page === "approvals" && approvalKey(key)) return true;
+  if (page === "approvals" && approvalKey(event)) return true;
   const actions = lookup(/** @type {Record<string, () => void>} */ ({
     ":": openPalette,
     "?": openKeys,

@@ -140,8 +140,8 @@ function startDenying(id) {
   requestAnimationFrame(() => /** @type {HTMLElement?} */ (document.querySelector(".approval [name=reason]"))?.focus());
 }
 
-/** Keys of this page. @param {string} key @returns {boolean} whether it was one */
-export function approvalKey(key) {
+/** Keys of this page; one that is held down decides no more than once. @param {KeyboardEvent} event @returns {boolean} whether it was one */
+export function approvalKey({ key, repeat }) {
   const queue = approvals.peek();
   if (!queue.length || !connected.peek() || !["a", "r", "d", "j", "k"].includes(key)) return false;
   const current = currentOf(queue);
@@ -149,7 +149,7 @@ export function approvalKey(key) {
   if (key === "j" || key === "k") {
     const next = queue[Math.max(0, Math.min(queue.length - 1, at + (key === "j" ? 1 : -1)))];
     adjust({ id: String(next.id) }, true);
-  } else if (!settled() || whyUndecided() || (key === "r" && whyDisabled()) || decided.peek().has(current.id) || (key !== "d" && !current.caller_present)) {
+  } else if (repeat || !settled() || whyUndecided() || (key === "r" && whyDisabled()) || decided.peek().has(current.id) || (key !== "d" && !current.caller_present)) {
     return true;
   } else if (key !== "d" && isLong(current) && opened.peek() !== current.id) {
     toast("not allowed: show all of it first");

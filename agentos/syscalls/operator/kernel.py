@@ -20,7 +20,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
-from agentos.permissions.approvals.entries import Pending
+from agentos.permissions.approvals.approvals import Approvals
 from agentos.sandbox.report.levels import LIMIT_LAYERS
 from agentos.services.audit.log import Audit
 from agentos.services.mail.mailbox import Mailbox
@@ -57,7 +57,7 @@ class KernelCalls(Struct, frozen=True):
         async def act(call: Call) -> calls.KernelStatus:
             attention = [*self.find_agent_problems(caller)]
             if caller.authorizer.decide(caller, Right("approvals")).effect == "allow":
-                attention += count_waiting(self.callers.approvals.pending())
+                attention += count_waiting(self.callers.approvals)
             budgets: dict[tuple[str, str, float], BudgetState] = {}
             for number, agent in enumerate([*self.callers.registry]):  # others come and go meanwhile
                 budgets |= {(one.name, one.quota.what, one.quota.per): one for one in self.find_spent(agent)}
@@ -163,9 +163,10 @@ def describe_dead(box: Mailbox) -> calls.Attention:
     return calls.Attention(kind="mail", name=box.name, text=f"{box.name} has {count}: `{command}`")
 
 
-def count_waiting(pending: Sequence[Pending]) -> Iterator[calls.Attention]:
-    """How many calls of each agent wait for a person."""
-    for name, count in Counter(one.agent for one in pending if one.caller_present).items():
+def count_waiting(approvals: Approvals) -> Iterator[calls.Attention]:
+    """How many calls of each agent wait for a person; an agent has its path of names, as others may take a name."""
+    waiting = [one for one in approvals.pending() if one.caller_present]
+    for name, count in Counter(approvals.path_of(one.id) or one.agent for one in waiting).items():
         calls_text = "1 call waits" if count == 1 else f"{count} calls wait"
         text = f"{name}: {calls_text} for a person: `agentos approvals`"
         yield calls.Attention(kind="approval", name=name, text=text)

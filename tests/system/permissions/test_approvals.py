@@ -312,6 +312,7 @@ def test_no_agent_asks_as_if_another_had_spawned_it(kernel: Kernel, client: Agen
             wire.send(READ, {"path": "notes"}, 1)
         stranger.send(EXEC, {"command": "true"}, 1)
         found = {entry["agent"]: entry for entry in waiting(client, 4)}
+        told = {one["name"] for one in client.status()["attention"] if one["kind"] == "approval"}
 
     task = RunningTask(kernel.socket, "job-1", lambda *_: TaskResult("done", "", "", "", 0, 0))
     assert {name: (one["path"], task.concerns(one)) for name, one in found.items()} == {
@@ -320,6 +321,7 @@ def test_no_agent_asks_as_if_another_had_spawned_it(kernel: Kernel, client: Agen
         "job-1-helper": ("other/job-1-helper", False),
         "job-1-guest": ("guest job-1-guest", False),
     }
+    assert told == {one["path"] for one in found.values()}
     assert " by other/job-1-helper" in next(request_lines(found["job-1-helper"], time.time(), 80))
 
 

@@ -21,7 +21,7 @@ const MOST_SHOWN = 12; // what needs attention: the rest of the page is to be se
 export function attention() {
   /** @type {Item[]} */
   const items = answerable().toSorted((one, other) => one.expires_at - other.expires_at).map((one) => ({
-    key: `approval ${one.id}`, glyph: "asks", colour: "info", name: one.agent, approval: one,
+    key: `approval ${one.id}`, glyph: "asks", colour: "info", name: one.path || one.agent, approval: one,
     state: "asks", text: html`<span>${one.call}, ${plural(one.lines.length, "line")}: <q class="quote">${cutMiddle(visible(firstQuoted(one)), 160)}</q></span>`,
   }));
   const rows = [...agents.get().values()];

@@ -93,6 +93,22 @@ def test_a_result_with_amounts_that_cannot_be_shown_is_refused(forged: dict[str,
         TaskResult.from_record({**RESULT._asdict(), **forged})
 
 
+def test_no_tab_lets_the_terminal_break_a_row() -> None:
+    """It takes up to eight columns, and what follows would stand in the first one."""
+    text = "\t" * 9 + "x" * 9 + "\u00e9" + "\t" * 9 + "x" * 9
+    steps = [
+        {"kind": "result", "ok": True, "result": text},
+        {"kind": "output", "text": text},
+        {"kind": "thought", "text": text},
+        {"kind": "call", "call": "exec", "arguments": {"command": text}},
+    ]
+
+    rows = [click.unstyle(row) for step in steps for row in step_lines(step, 60)]
+
+    assert len(rows) >= len(steps)
+    assert [row for row in rows if "\t" in row or len(row) > 60] == []
+
+
 def test_long_results_are_folded() -> None:
     assert list(fold("1\n2\n3\n4\n5\n6\n", 80)) == ["  1", "  2", "  3", "  4", "  … 2 more lines"]
     assert all(len(line) <= 40 for line in fold("x" * 500, 40))

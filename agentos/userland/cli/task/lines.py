@@ -88,8 +88,8 @@ def printable_lines(text: str) -> list[str]:
 
 
 def fit(text: str, width: int) -> str:
-    """A line of at most ``width`` columns; a character outside ASCII may take two."""
-    text = cut_middle(text, width)
+    """A line of at most ``width`` columns; a character outside ASCII may take two, and a tab becomes spaces."""
+    text = cut_middle(text.expandtabs(), width)
     while len(text) + sum(not char.isascii() for char in text) > width:
         text = cut_middle(text, len(text) - 1)
     return text

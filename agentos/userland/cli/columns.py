@@ -18,6 +18,11 @@ def text_width() -> int:
     return min(table_width(), MAX_COLUMNS)
 
 
+def row_width() -> int:
+    """The columns of rows that a terminal must not break, as a part of them would stand in its first column."""
+    return min(shutil.get_terminal_size((MAX_COLUMNS, 24)).columns, MAX_COLUMNS)
+
+
 def format_table(rows: list[list[str]], header: list[str]) -> Iterator[str]:
     """Rows as aligned columns."""
     widths = [max(map(count_columns, column)) for column in zip(header, *rows, strict=True)]

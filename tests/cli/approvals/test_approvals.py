@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import signal
 import subprocess
 import termios
@@ -145,6 +146,28 @@ def test_keys_answer_the_request_that_is_shown(kernel: Kernel, asker: Asker, wat
     replies = [reply_to(wire) for wire in wires]
     assert [reply.get("code", "ok") for reply in replies] == ["ok", "approval_refused", "ok"]
     assert asker.call(EXEC, {"command": "echo a"})["stdout"] == "a\n"
+
+
+def test_no_terminal_breaks_a_row_however_narrow_it_is_or_becomes(
+    kernel: Kernel, asker: Asker, watch: Callable[[], Terminal]
+) -> None:
+    """What an agent wrote would stand in the first column."""
+    asker.begin(EXEC, {"command": f"echo {'y' * 300}"})
+    [number] = ids_of(kernel, asker.name)
+    terminal = watch()
+    since = terminal.wait_for("remembered answer")
+
+    terminal.resize(24, 50)
+    terminal.wait_for(f"request {number}: ", since)
+    terminal.type("q")
+    assert terminal.end() == 0
+    alone = Terminal(kernel, "approvals", str(number), columns=50)
+    assert alone.end() == 0
+    alone.close()
+
+    rows = [row for row in re.split("[\r\n]+", terminal.shown[since:] + alone.shown) if "y" * 8 in row]
+    assert len(rows) > 2 * 5
+    assert [row for row in rows if len(row) > 50 or "y" * 8 in row.partition("│")[0]] == []
 
 
 def test_a_request_that_arrives_never_takes_the_key_for_another(

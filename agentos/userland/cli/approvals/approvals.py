@@ -13,9 +13,9 @@ from agentos.userland.cli.columns import (
     cut_middle,
     fit_columns,
     format_table,
+    row_width,
     table_width,
     take_columns,
-    text_width,
 )
 from agentos.userland.cli.common import Failed, check_reply, kernel, kernel_options, print_json, print_result, printable
 from agentos.userland.cli.times import format_time
@@ -59,7 +59,7 @@ def approvals(number: int | None, watch: bool, socket_path: str | None, as_json:
     pending = reply["pending"]
     if number is not None:
         request = find_request(reply, number)
-        lines = request_lines(request, time.time(), text_width())
+        lines = request_lines(request, time.time(), row_width())
         print_json(request) if as_json else print_styled(lines)
         if not as_json and is_long(request):
             click.echo(f"a long text: allow it by `{approve_command(request)}`")
@@ -107,17 +107,17 @@ def approve(
         check_digest(request, digest)
         if remember != "once" and (marks := changeable_lines(request)):
             for mark in (*marks, [REMEMBERED]):
-                for row in line_rows(mark, text_width(), "agentos: "):
+                for row in line_rows(mark, row_width(), "agentos: "):
                     click.secho(row, fg="yellow", err=True)
         if remember != "once":
             covers = [request["covers_any_path"]] if any_path else request["covers"]
             for words, *quoted in filter(None, covers):
-                for row in line_rows([f"remembered for {words}", *quoted], text_width(), "agentos: "):
+                for row in line_rows([f"remembered for {words}", *quoted], row_width(), "agentos: "):
                     click.echo(row, err=True)
         reply = check_reply(
             client.decide(number, True, remember=remember, for_=span, digest=request["digest"], any_path=any_path)
         )
-    print_result(f"allowed: {describe_request(request, text_width())}", reply, as_json)
+    print_result(f"allowed: {describe_request(request, row_width())}", reply, as_json)
 
 
 @click.command()
@@ -129,7 +129,7 @@ def deny(number: int, reason: str | None, socket_path: str | None, as_json: bool
     with kernel(socket_path) as client:
         request = find_request(check_reply(client.approvals()), number)
         reply = check_reply(client.decide(number, False, reason, digest=request["digest"]))
-    print_result(f"denied: {describe_request(request, text_width())}", reply, as_json)
+    print_result(f"denied: {describe_request(request, row_width())}", reply, as_json)
 
 
 def find_request(reply: Mapping[str, Any], number: int) -> Request:
@@ -251,7 +251,7 @@ def wrap_line(line: str, width: int, begin: str = "  ", later: str = "      ") -
     agent would stand in the first column.
     """
     row, used = begin, len(begin)
-    for char in line:
+    for char in line.expandtabs():
         columns = 1 if char.isascii() else 2
         if used + columns > width:
             yield row

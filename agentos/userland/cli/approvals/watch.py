@@ -118,6 +118,7 @@ class Watch:
     desk: Desk = field(factory=Desk)
     answered: set[int] = field(factory=set)  # ids; a list that was asked for before may still have them
     unseen: int = 0  # rows of the current request that were not shown
+    shown_width: int = 0  # columns of the terminal when it was shown
     sure: bool = False  # the warning about an answer that is remembered was shown: a second key does it
 
     def serve(self) -> None:
@@ -140,6 +141,9 @@ class Watch:
         if self.desk.update(waiting, time.monotonic()):
             if before is not None and before["id"] not in self.answered:
                 self.say(f"request {before['id']} waits no more: it was answered, or its time or its caller is over")
+            self.show_current()
+        elif self.desk.current is not None and self.width < self.shown_width:  # the terminal has broken its rows
+            self.desk.settle_again(time.monotonic())
             self.show_current()
 
     def is_waiting(self, request: Request) -> bool:
@@ -206,7 +210,7 @@ class Watch:
 
     def show_current(self, whole: bool = False) -> None:
         """Show the request; a long one in part, but never without the line about files that the agent can change."""
-        self.sure, self.unseen = False, 0
+        self.sure, self.unseen, self.shown_width = False, 0, self.width
         request = self.desk.current
         if request is None:
             return

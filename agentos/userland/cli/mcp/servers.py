@@ -14,7 +14,7 @@ import click
 
 from agentos.userland.cli.agents.spawn import parse_limits, parse_pairs
 from agentos.userland.cli.approvals.approvals import line_rows, print_styled
-from agentos.userland.cli.columns import text_width
+from agentos.userland.cli.columns import row_width
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
@@ -279,7 +279,7 @@ def wait_until_decided(client: AgentOSClient, number: int) -> None:
 
 def decide(client: AgentOSClient, name: str, request: Mapping[str, Any], yes: bool, quiet: bool) -> None:
     """Show what the approval is about, and give the operator's answer."""
-    lines = (row for line in request["lines"] for row in line_rows(line, text_width()))
+    lines = (row for line in request["lines"] for row in line_rows(line, row_width()))
     if not quiet:
         print_styled(lines)
     if not yes and (quiet or not sys.stdin.isatty()):

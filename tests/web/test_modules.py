@@ -285,7 +285,8 @@ def test_colours_of_output_become_classes_and_other_sequences_nothing(page: Any)
           const text = "a\u001b[1;31mred\u001b[0m\u001b]0;title\u0007b\u001b[2J\u001b[38;5;31mc\u001b[?25ld\u001b";
           render(html`${coloured(text)}`, box);
           const many = "\u001b[31mr\u001b[32mg".repeat(2000); // such lines held up a click for half a minute
-          return [box.textContent, [...box.querySelectorAll("span")].map((one) => [one.className, one.textContent]), coloured(many)];
+          const spans = [...box.querySelectorAll("span")].map((one) => [one.className, one.textContent]);
+          return [box.textContent, spans, coloured(many)];
         }"""
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from agentos.agents.registry import Registry
 from agentos.agents.tree.event_lines import describe_event, identify_log
@@ -54,6 +54,7 @@ def describe_notice(
         data: object = Raw(draft.data)
         if isinstance(event, ApprovalRequested):
             data = _request(approvals, event)
+            event = replace(event, name=approvals.path_of(event.id) or event.name)
         notice = {
             "type": draft.type,
             "severity": draft.severity,

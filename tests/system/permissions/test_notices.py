@@ -7,7 +7,7 @@ from typing import Any
 from tests.conftest import OwnKernel
 from tests.support.askers import Asker
 from tests.support.kernel import running, until
-from tests.support.wire import EXEC
+from tests.support.wire import EXEC, SPAWN
 from tests.system.lives.test_containers import BAD, child
 
 NOTIFY = '[notify]\ncommand = ["sh", "-c", "cat >> notices"]\n'
@@ -42,6 +42,13 @@ def test_failures_calls_that_wait_and_a_killed_kernel_are_told(own_kernel: OwnKe
     assert "pusher waits with EXEC for a person" in request["text"]
     assert request["data"]["name"] == "pusher"
     assert ["git push" in part for words in request["data"]["lines"] for part in words].count(True) == 1
+
+    rules = {"level": "sandboxed", "ask": {"commands": ["*"]}}
+    deputy = asker.call(SPAWN, {"name": "deputy", "command": ["sleep", "1000"], "permissions": rules})["id"]
+    with notified.connect_as(deputy) as wire:
+        wire.send(EXEC, {"command": "true"})
+        told = "pusher/deputy waits with EXEC"  # an agent that has ended may have had the name
+        until(lambda: any(told in one["text"] for one in read_notices(notified.place)), "its parent is told, too")
 
     record = notified.state_dir / "last-run.json"
     until(lambda: '"ended":false' in record.read_text(), "the run is recorded")

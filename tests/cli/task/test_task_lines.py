@@ -1,5 +1,7 @@
 """What a task shows, also of steps that a program in the agent's jail has made up."""
 
+from typing import Any
+
 import click
 import pytest
 
@@ -96,7 +98,7 @@ def test_a_result_with_amounts_that_cannot_be_shown_is_refused(forged: dict[str,
 def test_no_tab_lets_the_terminal_break_a_row() -> None:
     """It takes up to eight columns, and what follows would stand in the first one."""
     text = "\t" * 9 + "x" * 9 + "\u00e9" + "\t" * 9 + "x" * 9
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"kind": "result", "ok": True, "result": text},
         {"kind": "output", "text": text},
         {"kind": "thought", "text": text},

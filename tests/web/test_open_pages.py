@@ -96,6 +96,27 @@ def test_a_log_that_was_scrolled_up_stays_where_it_is(open_page: Open, count: in
     page.get_by_role("button", name="follow", pressed=True).wait_for()
 
 
+def test_of_a_long_line_as_much_is_shown_as_does_not_hold_up_the_page(open_page: Open) -> None:
+    """What can't be seen takes eight characters each: a log of such lines took half a minute for each click."""
+    page = open_page("agents?agent=writer&tab=logs")
+    page.locator(".log .line", has_text="begun").first.wait_for()
+    texts = ["\x01" * 16_000, "y" * 15_990 + "end of it"]
+
+    page.evaluate(
+        """(texts) => document.querySelector("os-log").add({
+          lines: texts.map((text, n) => ({ at: 3e9 + n, stream: "stdout", text })), missed: 0 })""",
+        texts,
+    )
+    long = page.locator(".log .line", has_text="more character")
+    long.nth(1).wait_for()
+    shown = long.locator("> :last-child").all_inner_texts()
+    assert [text.rpartition("…")[2] for text in shown] == [" 15,500 more characters", " 13,999 more characters"]
+    assert max(map(len, shown)) < 4100
+    page.get_by_label("search in the output").fill("end of it")
+    until(lambda: page.locator(".log .line").count() == 1, "what isn't shown is found, too")
+    page.get_by_label("search in the output").fill("")
+
+
 def test_an_agent_that_is_started_again_is_followed_again(open_page: Open, kernel: Kernel) -> None:
     page = open_page("agents?agent=writer&tab=logs")
     begun = page.locator(".log .line", has_text="begun")

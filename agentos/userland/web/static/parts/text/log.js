@@ -12,8 +12,9 @@ import { exactTime, plural, timeOfDay, visible } from "./format.js";
 const MAX_LINES = 2000;
 const TAIL = 200;
 const SHOWN = 600; // lines
+const MAX_CHARS = 2000; // of a line: where all lines are as long as the kernel keeps them, pages would stand still
 
-/** `name` is of a log of several. @typedef {{at: number, stream: string, text: string, id: number, name?: string}} Line */
+/** `name` is of a log of several. @typedef {{at: number, stream: string, text: string, shown: string, id: number, name?: string}} Line */
 /** Fields of LOGS: `name`, or `since` with or without `names`. @typedef {{name?: string, names?: string[], since?: number, grep?: string}} Wanted */
 
 /** Property `view`. Whatever draws it draws again when the agent's row or the connection changes. */
@@ -93,7 +94,7 @@ export class Log extends HTMLElement {
     for (const line of page.lines) {
       if (this.again.delete(sameness(line))) continue;
       this.lastId += 1;
-      this.lines.push({ ...line, id: this.lastId });
+      this.lines.push({ ...line, shown: beginning(line.text), id: this.lastId });
     }
     if (this.lines.length > MAX_LINES) this.lines = this.lines.slice(-MAX_LINES);
     this.draw();
@@ -120,7 +121,7 @@ export class Log extends HTMLElement {
     const drawn = shown.slice(-SHOWN).map((line) => {
       const before = day;
       day = new Date(line.at * 1000).toDateString();
-      return keyed(line.id, html`<div>${day === before ? null : html`<p class="day muted">${exactTime(line.at).slice(0, 10)}</p>`}<div class=${`line ${line.stream === "stderr" ? "error" : line.stream}`}><span class="at">${timeOfDay(line.at)}</span>${name === undefined ? html`<span class="of" title=${visible(line.name)}>${shortName(line.name ?? "")}</span>` : null}<span>${coloured(line.text)}</span></div></div>`);
+      return keyed(line.id, html`<div>${day === before ? null : html`<p class="day muted">${exactTime(line.at).slice(0, 10)}</p>`}<div class=${`line ${line.stream === "stderr" ? "error" : line.stream}`}><span class="at">${timeOfDay(line.at)}</span>${name === undefined ? html`<span class="of" title=${visible(line.name)}>${shortName(line.name ?? "")}</span>` : null}<span>${coloured(line.shown)}${line.shown.length < line.text.length ? html`<span class="muted">… ${plural(line.text.length - line.shown.length, "more character")}</span>` : null}</span></div></div>`);
     });
     render(html`<div class=${name === undefined ? "log several" : "log"} tabindex="0" role="log" aria-label=${name === undefined ? "output of several agents" : `output of ${name}`}>
         ${missed ? html`<p class="line muted"><span></span><span>${plural(missed, "line")} left out: ${name === undefined ? "no longer kept, or not written" : "more was written than is kept in memory"}</span></p>` : null}
@@ -151,6 +152,13 @@ export class Log extends HTMLElement {
     const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 8;
     if (atEnd === Boolean(this.held)) this.toggle();
   };
+}
+
+/** As much of a line as is shown: what can't be seen of it takes eight characters each. @param {string} text */
+function beginning(text) {
+  let kept = text.slice(0, MAX_CHARS);
+  while (visible(kept).length > 2 * MAX_CHARS) kept = kept.slice(0, kept.length / 2);
+  return kept;
 }
 
 /** What tells a line from others. @param {Line} line */

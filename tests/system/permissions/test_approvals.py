@@ -188,7 +188,8 @@ def test_a_script_is_rewritten_while_the_person_thinks(kernel: Kernel, client: A
             [entry] = waiting(client, 1)
             put(kernel, client, "coder", "build.sh", "echo stolen")
             client.decide(entry["id"], True)
-            until(lambda one=entry: [each["id"] for each in waiting(client)] not in ([], [one["id"]]), "asked anew")
+            seen = [[], [entry["id"]]]
+            until(lambda seen=seen: [one["id"] for one in waiting(client)] not in seen, "it is asked anew")  # type: ignore[misc]
             [again] = waiting(client, 1)
             client.decide(again["id"], True)
             reply = wire.receive().json

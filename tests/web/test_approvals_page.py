@@ -172,6 +172,9 @@ def test_a_key_that_is_held_down_allows_one_call(open_page: Open, kernel: Kernel
         page.clock.run_for(600)
         page.keyboard.down("a")  # again while it is down: a repetition
     page.keyboard.up("a")
+    page.clock.run_for(100)
+    assert button(page, "deny (d)").count() == 1
+    assert page.locator(".approval .pending").count() == 0, "the second is decided"
 
     page.keyboard.press("d")
     deny = appear(page, page.locator(".approval form").get_by_role("button", name="deny"))

@@ -21,3 +21,10 @@ def test_all_families_together_hold_256_mib_and_a_small_request_of_another_is_ta
     assert MAX_TOTAL_BYTES == 4 * MAX_FAMILY_BYTES
     with memory.hold("late", 1 << 20):
         pass
+
+
+def test_a_family_has_its_share_to_the_last_byte() -> None:
+    memory = RequestMemory()
+
+    with memory.hold("family", MAX_FAMILY_BYTES - 1), memory.hold("family", 1), pytest.raises(Busy, match="64 MiB"):
+        memory.hold("family", 1).__enter__()

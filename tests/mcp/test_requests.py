@@ -4,11 +4,12 @@ import itertools
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import trio
 
 from agentos.kernel.call import Call
 from agentos.mcp.connection.requests import Requests, build_elicitation
-from agentos_sdk.errors import ApprovalRequired
+from agentos_sdk.errors import ApprovalRequired, Unavailable
 from tests.permissions.approvals.approval_desk import caller, opened
 
 ASKED: list[tuple[str, str, dict[str, Any]]] = [
@@ -27,6 +28,15 @@ def test_an_answer_belongs_to_one_tool_message_and_form() -> None:
         [(right, _)], [(same, _)] = asked.asked, again.asked
 
         assert (asked.digest == again.digest) == (right == same) == (one == other), (one, other)
+
+
+async def test_without_an_open_call_no_person_is_asked_and_no_model() -> None:
+    requests = Requests("notes", cast(Any, None), sampling=True)
+
+    with pytest.raises(Unavailable, match="no call is open"):
+        await requests.elicit("Sure?", {})
+    with pytest.raises(Unavailable, match="no call is open"):
+        await requests.sample({})
 
 
 async def test_one_yes_answers_one_of_two_equal_questions(tmp_path: Path) -> None:

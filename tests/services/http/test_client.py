@@ -54,6 +54,19 @@ async def test_a_request_that_is_denied_while_it_waits_for_its_turn_is_not_sent(
     assert not [head for head in server.heads if b"/last" in head]
 
 
+@pytest.mark.parametrize("most", [9, 10, 11])
+async def test_a_body_is_whole_up_to_as_many_bytes_as_are_wanted(most: int) -> None:
+    client = Client(Egress())
+
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        await stream.send_all(plain(b"0123456789"))
+
+    async with serving(answer) as server:
+        async with client.request(OWNER, to(server, "/"), Permit(allow, follow, lambda to: None)) as response:
+            assert await response.read_all(most) == (bytearray(b"0123456789"[:most]), most < 10)
+        client.forget(OWNER)
+
+
 async def test_a_redirect_to_a_longer_url_than_any_is_the_response() -> None:
     client = Client(Egress())
 

@@ -210,5 +210,5 @@ def test_a_program_of_others_goes_on_after_a_crash_at_each_turn(entered: Path, n
                 notes = lines(client, "coder", "kernel")
             lives = [read_recording(path).manifest.lives[0] for path in list_recordings(kernel)]
 
-    assert model.asked == dict.fromkeys(range(TURNS + 1), 1), notes
-    assert [bool(life.resumed) for life in lives] == [False, *(True for _ in CHOSEN)], notes
+    assert model.asked == dict.fromkeys(range(TURNS + 1), 1), "\n".join(notes)
+    assert [bool(life.resumed) for life in lives] == [False, *(True for _ in CHOSEN)], "\n".join(notes)

@@ -187,7 +187,7 @@ async def test_a_model_with_an_odd_name_is_rejected(world: VendorWorld, model: s
         await provider.answer(replace(QUESTION, model=model), deaf)
 
 
-@pytest.mark.parametrize("part", [slice(None), slice(0, -4), slice(-12, None), slice(-16, -2)])
+@pytest.mark.parametrize("part", [slice(0, -4), slice(-12, None), slice(-16, -2)])
 async def test_an_error_with_a_piece_of_the_key_in_it_is_not_repeated(world: VendorWorld, part: slice) -> None:
     provider = await world.meet(Says([Trouble(400, f"what sort of a key is {world.vendor.key[part]}***?")]))
 

@@ -202,7 +202,9 @@ def test_a_program_of_others_goes_on_after_a_crash_at_each_turn(entered: Path, n
                     kernel.start_again()
                 elif turn in CHOSEN:
                     with kernel.client() as client:
-                        os.kill(known(client, "coder"), signal.SIGKILL)
+                        os.kill(pid := known(client, "coder"), signal.SIGKILL)
+                    # Until it is reaped, other processes of its jail go on.
+                    until(lambda: not Path(f"/proc/{pid}").exists(), "it is dead", show=show)
                 (work / f"go-{turn}").touch()
             until(lambda: model.asked[TURNS], "it is asked for the end", seconds=LONG, show=show)
             with kernel.client() as client:

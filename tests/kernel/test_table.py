@@ -11,10 +11,10 @@ from attrs import frozen
 from agentos.kernel.call import Call
 from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Right
+from agentos.kernel.ports import Decision, Right
 from agentos.kernel.syscall import SMALL_BODY_BYTES, Syscall
-from agentos.kernel.table import Table
-from agentos_sdk.errors import Busy, CallError, UnknownCall
+from agentos.kernel.table import MAX_RECORDED_BYTES, Table
+from agentos_sdk.errors import Busy, CallError, Cancelled, UnknownCall
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook, require_right
 
@@ -148,6 +148,32 @@ def test_calls_are_counted_by_their_outcome() -> None:
         (Op.STATUS, "internal"): 1,
         (Op.TREE, "approval_required"): 1,
     }
+
+
+async def test_a_denied_call_is_recorded_and_counted_and_never_reaches_its_handler() -> None:
+    def reached(caller: Caller, request: Repeat) -> Any:
+        raise AssertionError("reached")
+
+    plain = Table((Syscall(Op.KEYS, Repeat, reached), Syscall(Op.READ, Repeat, prepare=reached)))
+    ask_first, deny = (Decision(effect, "the rule", "not today") for effect in ("ask", "deny"))
+    table = plain.with_refusals({Op.KEYS: deny, Op.READ: ask_first})
+    one = caller(table)
+    now, later = table.entries[Op.KEYS].now, table.entries[Op.KEYS].later
+    assert now is not None
+    assert later is not None
+
+    replies = [now(one, b"x" * (MAX_RECORDED_BYTES + 1)), await later(Call(one, streams=False), b"y")]
+    table.withdraw(one, Op.KEYS, b"", Cancelled("withdrawn"))
+
+    assert [json.loads(reply)["error"] for reply in replies] == ["not today"] * 2
+    assert one.counts.own() == {(Op.KEYS, "permission_denied"): 2, (Op.KEYS, "cancelled"): 1}
+    assert isinstance(one.audit, Notebook)
+    assert [(entry.about, entry.outcome) for entry in one.audit.entries] == [
+        ("x" * MAX_RECORDED_BYTES, "permission_denied"),
+        ("y", "permission_denied"),
+    ]
+    assert table.entries[Op.READ] is plain.entries[Op.READ], "it asks itself, about its object"
+    assert plain.with_refusals({Op.READ: ask_first}) is plain
 
 
 async def test_calls_that_wait_are_counted_when_they_have_ended(autojump_clock: object) -> None:

@@ -1,35 +1,15 @@
 """In whose place an agent lives a recorded life again."""
 
 from agentos.access.places import Places
-from agentos.agents.registry import Agent, Registry
-from agentos.agents.spec import AgentSpec
-from agentos.kernel.caller import Caller
-from agentos.kernel.table import Table
-from agentos.services.rate_limit import Rate
-from tests.support.rights import Grants, Notebook
-
-
-def add(registry: Registry, number: int, name: str, parent: Agent | None = None, group: str = "root") -> Agent:
-    caller = Caller(number, "agent", name, Table((), None), Grants(), Notebook())
-    agent = Agent(
-        AgentSpec(name),
-        caller,
-        (group,) if parent is None else (group, name),
-        parent,
-        1 if parent else None,
-        None,
-        (),
-        Rate(1, 1),
-    )
-    registry.add(agent)
-    return agent
+from agentos.agents.registry import Registry
+from tests.access.making import add_agent
 
 
 def test_an_agent_has_the_relatives_of_the_one_in_whose_place_it_is_until_it_leaves_it() -> None:
     registry = Registry()
-    chief = add(registry, 2, "chief")
-    child, other = add(registry, 3, "child", chief, "chief"), add(registry, 4, "other")
-    replay = add(registry, 5, "chief-replay", group="spawned")
+    chief = add_agent(registry, 2, "chief")
+    child, other = add_agent(registry, 3, "child", chief, "chief"), add_agent(registry, 4, "other")
+    replay = add_agent(registry, 5, "chief-replay", group="spawned")
     places = Places(registry)
 
     def relate() -> tuple[bool, bool, bool, int]:
@@ -39,6 +19,7 @@ def test_an_agent_has_the_relatives_of_the_one_in_whose_place_it_is_until_it_lea
     assert relate() == (False, True, False, replay.id)
     places.take(replay.id, "chief")
     assert relate() == (True, True, True, chief.id)
+    assert not places.is_own(replay.caller, other.id)
     places.leave(replay.id)
     assert relate() == (False, True, False, replay.id)
 

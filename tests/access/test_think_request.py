@@ -38,6 +38,11 @@ def test_what_starts_like_no_object_is_the_prompt_itself_in_utf_8() -> None:
         parse_think(b" ", "m")
 
 
+def test_a_question_is_to_the_model_that_it_names_or_else_to_the_configured_one() -> None:
+    for body, model in ((b"x", "m"), (b'{"prompt": "x"}', "m"), (b'{"prompt": "x", "model": "n"}', "n")):
+        assert parse_think(body, "m").question.model == model
+
+
 def test_equal_questions_are_told_by_the_sha_256_of_their_texts_and_images_as_the_audit_log_documents_it() -> None:
     image = {"type": "image", "data": base64.b64encode(b"pixels").decode()}
     said = {"role": "user", "content": [{"type": "text", "text": "a b"}, image]}

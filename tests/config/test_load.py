@@ -236,6 +236,13 @@ def test_a_file_that_is_no_configuration(home: Path, text: str | bytes, line: st
     assert said(text) == [line]
 
 
+@each_row(("name", "least", "wrong"), [("max_children", 1, 0), ("max_connections", 1, 0), ("spawn_rate", 0.01, 0)])
+def test_a_limit_is_above_zero(home: Path, name: str, least: float, wrong: float) -> None:
+    assert getattr(loaded(f"[kernel]\n{name} = {least}").kernel, name) == least
+    [mistake] = said(f"[kernel]\n{name} = {wrong}")
+    assert mistake.startswith(f"agentos.toml:2: kernel.{name}: expected a")
+
+
 def test_a_number_of_any_size_is_only_a_mistake(home: Path) -> None:
     [decimal] = said("[kernel]\nmax_children = " + "9" * 5000)
     [hexadecimal] = said("[kernel]\nmax_children = 0x" + "f" * 5000)
@@ -351,3 +358,5 @@ def test_a_call_waits_for_a_person_no_longer_than_its_entry_is_kept() -> None:
         f"agentos.toml:2: approvals.keep: {why} 60s, or keep to at least 300s"
     ]
     assert loaded('[approvals]\ntimeout = "20m"\nkeep = "20m"\n').approvals.timeout == 1200
+    [mistake] = said('[approvals]\ntimeout = "20m"\nkeep = "long"\n')
+    assert mistake.startswith("agentos.toml:3: approvals.keep: expected")

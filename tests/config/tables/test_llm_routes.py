@@ -52,6 +52,7 @@ def test_aliases_and_limits_need_no_table_of_providers(home: Path) -> None:
         ("[llm.aliases]\nfast = []", "llm.aliases.fast: expected a model, or a list of models"),
         ("[llm.aliases]\nfast = [1]", "llm.aliases.fast: expected a model, or a list of models"),
         ('[llm.aliases]\nfast = "a b"', "llm.aliases.fast[0]: expected the name of a model or of an alias"),
+        ('[llm.aliases]\n"gpt-*" = "a"\nb = "gpt-*"', "llm.aliases.b[0]: expected the name of a model or of an alias"),
         ('[llm.aliases]\n"a b" = "c"', "expected a name such as a model's"),
         ('[llm.aliases]\na = "b"\nb = ["c", "b"]', "an alias can't lead to itself: b → b"),
         (TWO.replace("fast", "gpt-5"), "llm.model: no provider has 'gpt-5': add it to the models of one"),

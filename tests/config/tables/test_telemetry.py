@@ -36,6 +36,9 @@ def test_a_token_is_never_shown_and_never_alone() -> None:
     assert said('[metrics]\nlisten = "0.0.0.0:9464"\ntoken_from = "tell-nobody"\n') == [
         "agentos.toml:3: metrics.token_from: expected where the value is, as 'env:NAME' or 'file:PATH'"
     ]
+    assert said('[metrics]\nlisten = "0.0.0.0:9464"\ntoken_from = 5\n') == [
+        "agentos.toml:3: metrics.token_from: expected a string, got 5"
+    ]
     assert said('[metrics]\ntoken_from = "env:T"\n') == [
         "agentos.toml:2: metrics.token_from: it is for requests to listen: set that too, or leave this out"
     ]

@@ -124,3 +124,10 @@ def test_a_backoff_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> No
         Backoff(**wrong)  # type: ignore[arg-type]
 
     assert refused.value.code == "invalid_backoff"
+
+
+def test_a_backoff_may_give_up_at_the_first_failure_and_have_no_delay_at_all() -> None:
+    made = Backoff(first=0, min=0, factor=1, max=0, jitter=0, reset_after=0.1, max_failures=1)
+
+    assert delay(made, 9, random.Random(1)) == 0
+    assert failures_after(made, 0, CRASH, 0) == made.max_failures

@@ -335,3 +335,10 @@ def test_without_a_limit_each_child_needs_a_backoff_that_grows(backoff: Backoff 
 
     assert refused.value.code == "bad_combination"
     SupervisorSpec(specs([a], backoff=backoff, restart="temporary"), intensity=math.inf)
+
+
+@pytest.mark.parametrize("backoff", [Backoff(min=1, factor=1, max=1), Backoff(min=0.1, factor=1.1, max=1)], ids=str)
+def test_without_a_limit_a_backoff_of_one_second_or_growing_to_it_is_enough(backoff: Backoff) -> None:
+    _, (a,) = puppets("a")
+
+    SupervisorSpec(specs([a], backoff=backoff), intensity=math.inf)

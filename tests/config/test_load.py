@@ -349,6 +349,7 @@ def test_masks_of_recordings_are_patterns() -> None:
     ]
 
 
+@pytest.mark.usefixtures("home")
 def test_a_call_waits_for_a_person_no_longer_than_its_entry_is_kept() -> None:
     why = "a call can't wait longer than its entry is kept: set timeout to at most"
     assert said('[approvals]\ntimeout = "20m"\n') == [

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentos_sdk.loop.tools import file_tools, search_program
+from agentos_sdk.loop.tools import file_tools, images, search_program
 from agentos_sdk.loop.tools.file_tools import READ_FILE, list_files, plan_edit, search_files
-from agentos_sdk.loop.tools.tools import Plan, ToolError
+from agentos_sdk.loop.tools.tools import Plan, ToolError, shorten
 
 
 def planned(text: str | bytes, **arguments: Any) -> Plan:
@@ -178,3 +178,26 @@ def test_an_empty_file_with_a_mount_on_it_is_a_stub_and_not_listed(tmp_path: Pat
 
     assert found == ["stub"]
     assert "/" in search_program._mount_points()
+
+
+def test_an_image_may_have_the_largest_size_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(data: bytes) -> tuple[bytes, str]:
+        work = images.read_image("/image")
+        next(work)
+        with pytest.raises(StopIteration) as ended:
+            work.send({"success": True, "content": b64encode(data).decode(), "size": len(data)})
+        return ended.value.value  # type: ignore[no-any-return]
+
+    png = b"\x89PNG\r\n\x1a\n"
+    monkeypatch.setattr(images, "MAX_IMAGE", len(png))
+
+    assert read(png) == (png, "image/png")
+    with pytest.raises(ToolError, match="/image has 9 bytes; expected an image of at most"):
+        read(png + b"x")
+    with pytest.raises(ToolError, match="/image: expected an image: JPEG, PNG"):
+        read(b"text")
+
+
+def test_a_text_above_the_limit_has_its_beginning_and_its_end() -> None:
+    assert shorten("abcdef", 6) == "abcdef"
+    assert shorten("abcdefg", 6) == "abc\n[1 characters left out]\nefg"

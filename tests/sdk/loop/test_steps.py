@@ -3,15 +3,16 @@
 import time
 from typing import Any
 
-from agentos_sdk.loop.asking import Asker
+from agentos_sdk.loop.asking import MALFORMED_CALL, MAX_MALFORMED, PAUSES, Asker
 from agentos_sdk.loop.engine.budget import Budget, Spent
-from agentos_sdk.loop.engine.effects import Call, Work
+from agentos_sdk.loop.engine.effects import Call, Sleep, Work
 from agentos_sdk.loop.engine.engine import Task
 from agentos_sdk.loop.engine.history import History
 from agentos_sdk.loop.engine.records import Records
 from agentos_sdk.loop.engine.steps import IN_DOUBT, Outcome, Steps
 from agentos_sdk.loop.tools.tools import Context, Tool
 from agentos_sdk.opcodes import Op
+from tests.support.runs.rows import each_row
 
 
 def run(work: Work[Any], state: dict[str, Any]) -> Any:
@@ -82,6 +83,55 @@ def test_what_recorded_answers_and_summaries_have_cost_counts_in_the_next_life_t
     run(Asker(Task("t", "", "agent", "", (), Budget()), records, History(), spent, report).ask("0001"), state)
 
     assert (spent.tokens, spent.cost) == (2 * 10 + 5 + 100, 2 * 0.5 + 0.25)
+
+
+ANSWER = {"success": True, "content": "", "tool_calls": [], "usage": {}, "tokens": 1}
+MALFORMED = {"success": False, "code": "unavailable", "error": MALFORMED_CALL, "tokens": 7}
+
+
+def failed(code: str, **more: object) -> dict[str, Any]:
+    return {"success": False, "code": code, "error": "no answer", **more}
+
+
+@each_row(
+    ("replies", "pauses", "tokens"),
+    [
+        ([ANSWER], (), 1),
+        ([failed("busy"), failed("timeout"), failed("unavailable"), ANSWER], PAUSES, 1),
+        ([failed("busy")] * (len(PAUSES) + 1), PAUSES, 0),
+        ([failed("busy", retry=False)], (), 0),
+        ([failed("permission_denied")], (), 0),
+        ([*[MALFORMED] * MAX_MALFORMED, ANSWER], (), 7 * MAX_MALFORMED + 1),
+        ([MALFORMED] * (MAX_MALFORMED + 1), (), 7 * (MAX_MALFORMED + 1)),
+    ],
+)
+def test_the_model_is_asked_again_only_after_what_may_pass_and_so_many_times(
+    replies: list[dict[str, Any]], pauses: tuple[float, ...], tokens: int
+) -> None:
+    state: dict[str, Any] = {}
+    records, spent, left, paused = Records("t"), Spent(Budget(), time.time()), [*replies], list[float]()
+    run(records.open(), state)
+    asker = Asker(Task("t", "", "agent", "", (), Budget()), records, History(), spent, report)
+
+    def ask() -> Work[Any]:
+        """The step, with the model's replies and pauses taken out."""
+        work, reply = asker.ask("0001"), None
+        while True:
+            try:
+                effect = work.send(reply)
+            except StopIteration as end:
+                return end.value
+            if isinstance(effect, Sleep):
+                paused.append(effect.seconds)
+                reply = None
+            else:
+                assert isinstance(effect, Call)
+                reply = left.pop(0) if effect.op == Op.THINK else (yield effect)
+
+    result = run(ask(), state)
+
+    assert (result["success"], left, tuple(paused)) == (replies[-1]["success"], [], pauses)
+    assert spent.tokens == tokens
 
 
 def test_a_call_of_a_tool_that_is_missing_is_answered_with_the_tools_that_there_are() -> None:

@@ -140,7 +140,7 @@ class Life:
         return await self.over()
 
     def _exit_reason(self, failure: BaseException | None) -> Exit:
-        if self._killed or self._scope.cancelled_caught:
+        if self._killed:
             return KILLED if failure is None or isinstance(failure, Ended) else Exit("killed", failure)
         if failure is None:
             return NORMAL

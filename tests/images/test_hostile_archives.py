@@ -269,7 +269,18 @@ def nested_index() -> bytes:
         ("archive.MAX_FILES", 5, tar_files(make_oci([GOOD])), "index.json is one of more than 4 files"),
         ("archive.MAX_LAYERS", 2, tar_files(make_oci([GOOD, OTHER])), "it has 2 layers, and more than 1 are too many"),
         ("archive._MAX_INDEXES", 3, nested_index(), "more than 2 indexes"),
+        (
+            "archive.MAX_JSON",
+            900,
+            with_file("index.json", make_oci([GOOD])["index.json"].ljust(900)),
+            "899 bytes of JSON",
+        ),
         ("config.MAX_VARIABLES", 2, with_config(Env=["A=1", "B=2"]), "Env: more than 1 variables"),
+        ("config._MAX_TEXT", 4, with_config(Env=["A=12"]), "Env: expected NAME=VALUE, got 'A=12'"),
+        ("config._MAX_TEXT", 4, with_config(Cmd=["1234"]), "a text of it has a NUL or is longer"),
+        ("tar.MAX_NAME", 4, make_tar([entry("d/name", b"")]), "d/name is longer than Linux takes"),
+        ("tar.MAX_PATH", 6, make_tar([entry("d/name", b"")]), "d/name is longer than Linux takes"),
+        ("tar.MAX_PATH", 6, make_tar([entry("l", kind=LINK, target="target")]), "l leads to a path that can't be"),
         ("store.MAX_TOP", 2, tar_files({"a": b"", "b": b""}), "it has 2 directories and files at its top"),
     ],
 )
@@ -284,6 +295,16 @@ def test_an_archive_may_have_as_much_as_each_bound_says(
         patch.setattr(f"agentos.images.{bound}", most - 1)
         with pytest.raises(BadArchive, match=why):
             import_image(store, str(file), "b", BOUNDS)
+
+
+def test_an_image_may_have_as_many_entries_and_bytes_as_allowed(store: Images, tmp_path: Path) -> None:
+    many = make_tar([entry(f"f{number}", b"") for number in range(50)])
+    (tmp_path / "good").write_bytes(GOOD)
+    (tmp_path / "many").write_bytes(many)
+    import_image(store, str(tmp_path / "good"), "a", Bounds(size=5000))
+    import_image(store, str(tmp_path / "many"), "b", Bounds(entries=50))
+    with pytest.raises(BadArchive, match="with bin/tool it has more than 4999 bytes"):
+        import_image(store, str(tmp_path / "good"), "c", Bounds(size=4999))
 
 
 def test_a_directory_is_cleared_once_however_often_a_layer_says_so(

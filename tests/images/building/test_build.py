@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from agentos.images import store as store_module
 from agentos.images.building.build import Build, Options
-from agentos.images.building.context import TICK, Ignore
+from agentos.images.building.context import MAX_IGNORE, TICK, Ignore
 from agentos.images.building.dockerfile import BadDockerfile, Instruction, parse
 from agentos.images.building.plan import Run
 from agentos.images.building.state import DEFAULT_PATH
@@ -376,9 +376,16 @@ def test_the_last_rule_that_matches_a_path_or_one_above_it_decides(rules: str, p
     assert Ignore(rules).hides(path) is hidden
 
 
-def test_a_dockerignore_has_an_end() -> None:
+def test_a_dockerignore_has_an_end(store: Images, context: Path) -> None:
+    assert Ignore("a\n" * 1000).hides("a")
     with pytest.raises(BadArchive, match="more than 1000 patterns"):
         Ignore("a\n" * 1001)
+
+    (context / ".dockerignore").write_text("#" * MAX_IGNORE)
+    build(store, context, "FROM scratch\nCOPY a.txt /\n")
+    (context / ".dockerignore").write_text("#" * (MAX_IGNORE + 1))
+    with pytest.raises(BadArchive, match=f"more than {MAX_IGNORE} bytes"):
+        build(store, context, "FROM scratch\nCOPY a.txt /\n")
 
 
 HOSTILE = ["*a" * 40 + "b", "**a" * 40 + "b", "**/a*/" * 20 + "*b", "*?" * 100 + "b", "**/" * 60 + "b"]

@@ -7,6 +7,7 @@ import pytest
 
 from agentos.images.building.dockerfile import (
     MAX_BYTES,
+    MAX_INSTRUCTIONS,
     MAX_TOLD,
     BadDockerfile,
     Instruction,
@@ -103,6 +104,13 @@ def test_a_file_that_is_not_utf_8_or_too_long_is_refused(tmp_path: Path) -> None
     file.write_text(text + "#" * (MAX_BYTES - len(text) + 1))
     with pytest.raises(BadDockerfile, match="line 1: it has a NUL, or more than"):
         parse(read_text(str(tmp_path), str(file)))
+
+
+def test_a_dockerfile_has_as_many_instructions_as_allowed() -> None:
+    text = "FROM a\n" + "USER a\n" * (MAX_INSTRUCTIONS - 1)
+    assert len(rests(text)) == MAX_INSTRUCTIONS - 1
+    with pytest.raises(BadDockerfile, match=f"^line {MAX_INSTRUCTIONS + 1}: USER: a Dockerfile may have"):
+        parse(f"{text}USER a\n")
 
 
 @pytest.mark.parametrize(

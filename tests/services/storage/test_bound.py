@@ -89,6 +89,18 @@ async def test_where_nothing_more_may_go_it_is_said_once_a_day_with_what_to_do(
     assert bound.problem is None
 
 
+async def test_as_much_as_the_bound_is_kept_and_not_a_byte_more(tmp_path: Path) -> None:
+    log = put(tmp_path / "logs" / "a.1.1.jsonl", MIB)
+    most = sum(held.size for held in measure_files(tmp_path))
+    bound = StorageBound(tmp_path, most, (droppable("logs", log),))
+
+    await bound.look(most)
+    assert (log.exists(), bound.problem) == (True, None)
+
+    await bound.look(most - 1)
+    assert (log.exists(), bound.problem) == (False, None)
+
+
 @pytest.mark.parametrize(("seconds", "pause"), [(0.0, 60.0), (0.1, 60.0), (30.0, 3000.0)])
 async def test_the_longer_a_look_takes_the_seldomer_it_is(
     tmp_path: Path, autojump_clock: MockClock, seconds: float, pause: float

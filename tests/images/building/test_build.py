@@ -223,6 +223,7 @@ def test_the_configuration_is_that_of_the_base_with_what_the_dockerfile_says(sto
     assert made.config.cmd == ("/bin/bash", "-c", "tool --now")
     assert {"line 10: LABEL isn't taken: x=y", "line 11: EXPOSE isn't taken: 80"} <= {*made.left_out}
     assert any(sentence.startswith("VOLUME isn't taken") for sentence in made.left_out)
+    assert build(store, context, "FROM made\n").config == made.config
     assert build(store, context, "FROM made\nENTRYPOINT x\n").config.cmd == ()
     assert build(store, context, 'FROM made\nENTRYPOINT []\nCMD ["y"]\n').config.cmd == ("y",)
     assert build(store, context, 'FROM scratch\nARG A="1 2" B=3\nENV C=$A$B\n').config.env["C"] == "1 23"
@@ -475,6 +476,7 @@ def test_the_files_of_a_jail_stay_when_its_build_was_killed(store: Images, tmp_p
     jail.close()
     store.collect()
     assert not new.root.parent.exists()
+    assert [path.name for path in (tmp_path / "state" / "images").glob("*.json")] == ["base-1.json"]
 
 
 def test_steps_that_were_not_used_lately_are_removed_with_their_trees(store: Images, tmp_path: Path) -> None:

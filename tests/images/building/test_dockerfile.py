@@ -20,6 +20,7 @@ from agentos.images.building.dockerfile import (
 )
 from agentos.images.building.plan import plan_build
 from agentos.images.store import Images
+from agentos.services.snapshots import layers
 from tests.support.runs.rows import each_row
 
 VARIABLES = {"A": "one", "EMPTY": "", "P": "/opt"}
@@ -197,3 +198,10 @@ def test_pairs_are_split_at_spaces_outside_of_quotes() -> None:
     assert read_pairs(one, VARIABLES, "\\") == {"a": "b c", "d": "e f", "g": "one", "h": ""}
     assert read_pairs(Instruction(1, "ENV", 'a b "c"'), VARIABLES, "\\") == {"a": "b c"}
     assert split_words(" a 'b c'd ", "\\") == ["a", "'b c'd"]
+
+
+def test_a_directory_has_as_long_a_path_as_linux_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "MAX_PATH", len("/é/é".encode()))
+    plan_build(parse("FROM scratch\nWORKDIR /\nWORKDIR é/é\n"), Images(tmp_path), {}, "", root=True)
+    with pytest.raises(BadDockerfile, match=r"^line 3: WORKDIR: /é/éd\.\.\.: longer than Linux takes"):
+        plan_build(parse("FROM scratch\nWORKDIR /\nWORKDIR é/éd\n"), Images(tmp_path), {}, "", root=True)

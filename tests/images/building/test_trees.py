@@ -11,7 +11,7 @@ from agentos.images.building.trees import merge
 from agentos.images.errors import BadArchive
 from agentos.images.owners import Owners
 from agentos.sandbox.host_ids import STORE_IDS
-from agentos.services.snapshots import beneath
+from agentos.services.snapshots import beneath, layers
 
 USER_OBJECT, USER, GROUP_OBJECT, MASK, OTHER = 1, 2, 4, 16, 32
 NOBODY_SPECIAL = 0xFFFFFFFF
@@ -87,5 +87,19 @@ def test_a_path_of_more_bytes_than_linux_takes_is_refused(merged: tuple[Path, Pa
         here = below
     os.close(here)
 
+    with pytest.raises(BadArchive, match="longer than Linux takes"):
+        merge_all(upper, root)
+
+
+def test_a_path_of_as_many_bytes_as_linux_takes_is_merged(
+    merged: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upper, root = merged
+    (upper / "é" / "é").mkdir(parents=True)
+
+    monkeypatch.setattr(layers, "MAX_PATH", 5)
+    merge_all(upper, root)
+    assert (root / "é" / "é").is_dir()
+    monkeypatch.setattr(layers, "MAX_PATH", 4)
     with pytest.raises(BadArchive, match="longer than Linux takes"):
         merge_all(upper, root)

@@ -502,13 +502,17 @@ async def test_nothing_gives_way_to_a_value_that_is_refused_all_the_same(
         assert await used(kept, "a") == before
 
 
-async def test_no_more_gives_way_than_a_value_needs(tmp_path: Path) -> None:
+ROOM = 1000 - 3 * (len(giving_way(0)) + 100) - len("asked")  # bytes, if one of four values gives way
+
+
+@pytest.mark.parametrize(("size", "left"), [(500, 3), (ROOM, 3), (ROOM + 1, 2)])
+async def test_no_more_gives_way_than_a_value_needs(size: int, left: int, tmp_path: Path) -> None:
     async with opened(tmp_path, StateLimits(100, 1000)) as kept:
         for number in range(4):
             await store(kept, giving_way(number), b"1" * 100, space="a~1")
-        await store(kept, "asked", b"1" * 500)
+        await store(kept, "asked", b"1" * size)
 
-        assert await kept_of(kept, "a~1") == [giving_way(number) for number in (1, 2, 3)]
+        assert await kept_of(kept, "a~1") == [giving_way(number) for number in range(4 - left, 4)]
 
 
 @pytest.mark.parametrize(("size", "left"), [(1, MAX_KEYS_GIVING_WAY), (MAX_BYTES_GIVING_WAY // 3, 2)])

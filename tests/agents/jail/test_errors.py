@@ -8,11 +8,12 @@ import pytest
 
 from agentos.agents.commands.run import _start_errors
 from agentos.agents.jail import errors
-from agentos.agents.jail.errors import explain
+from agentos.agents.jail.errors import FILLING_STEPS, explain, low_limit
 from agentos.agents.spec import AgentSpec
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import StepFailed
 from agentos_sdk.errors import CallError, IsolationUnavailable, Unavailable
+from tests.support.runs.rows import each_row
 
 LIMITS = [(errno.EMFILE, "LimitNOFILE"), (errno.ENFILE, "fs.file-max")]
 
@@ -76,3 +77,18 @@ def test_ids_that_are_not_given_are_told_with_the_field_and_the_fix() -> None:
 
     assert told.error is IsolationUnavailable
     assert str(told).startswith("user: /usr/bin/newgidmap: Operation not permitted: a range of 65,536 in /etc/subuid")
+
+
+@each_row(
+    ("step", "number", "text", "limit"),
+    [
+        ("Execute", errno.EMFILE, "Too many open files", "open_files"),
+        ("Execute", errno.ENOMEM, "Cannot allocate memory", "memory"),
+        ("Execute", errno.EINVAL, "MemoryError()", "memory"),
+        (f"{FILLING_STEPS[0]} /x", errno.ENOSPC, "No space left on device", "inodes"),
+        ("Execute", errno.ENOSPC, "No space left on device", None),
+        (f"{FILLING_STEPS[0]} /x", errno.EINVAL, "Invalid argument", None),
+    ],
+)
+def test_a_limit_that_is_too_low_to_begin_with_is_named(step: str, number: int, text: str, limit: str | None) -> None:
+    assert low_limit(StepFailed(step, number, text)) == limit

@@ -90,3 +90,20 @@ def test_of_many_a_few_are_told() -> None:
     *first, last = Repositories([f"{number:02}/.git" for number in range(25)]).sentences(Repositories())
 
     assert (len(first), last) == (10, "its workspace has 15 more new repositories")
+
+
+def test_as_many_entries_are_looked_at_and_repositories_told_as_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a/.git").mkdir(parents=True)
+    (tmp_path / "b/.git").mkdir(parents=True)
+
+    monkeypatch.setattr(nested_repositories, "MAX_ENTRIES", 4)
+    found = find_repositories(str(tmp_path))
+    assert (sorted(found.found), found.whole) == (["a/.git", "b/.git"], True)
+    monkeypatch.setattr(nested_repositories, "MAX_REPORTED", 2)
+    assert len(found.sentences(Repositories([], whole=True))) == 2
+    monkeypatch.setattr(nested_repositories, "MAX_REPORTED", 1)
+    assert found.sentences(Repositories([], whole=True))[1:] == ["its workspace has 1 more new repositories"]
+    monkeypatch.setattr(nested_repositories, "MAX_ENTRIES", 3)
+    assert not find_repositories(str(tmp_path)).whole

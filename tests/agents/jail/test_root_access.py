@@ -30,4 +30,4 @@ def test_no_root_is_opened_once_the_program_has_ended(ended: Any) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Ended, match="the agent has ended"), root_of(ended, "the agent"):
         pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before

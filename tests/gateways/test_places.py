@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from agentos.http.connection import KEEP
 from agentos.http.places import MIN_AGE, Places
 from agentos.http.users import AnySocket
 from tests.support.wire import PATIENCE
@@ -19,6 +20,11 @@ MOST = 4
 MAX_SENT = 16 << 20  # bytes that Linux takes for a client that reads nothing: some of its buffers' largest sizes
 BUSY = b"GET /busy HTTP/1.1\r\nhost: x\r\n\r\n"
 QUICK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+OPENED, KEPT = (
+    b"GET /%s HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" % path
+    for path in (b"opened", b"kept")
+)
 
 
 class Port:
@@ -30,6 +36,12 @@ class Port:
         self.free = trio.Event()  # from then on nothing is busy
 
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            if scope["path"] == "/kept":
+                scope["extensions"][KEEP]["keep"]()
+            await send({"type": "websocket.accept", "subprotocol": None, "headers": []})
+            await self.free.wait()
+            return
         if scope["path"] == "/busy":
             self._begun.release()
             await self.free.wait()
@@ -134,6 +146,36 @@ async def test_of_one_user_only_what_waits_for_a_request_for_a_while_gives_way(m
         mock_clock.jump(MIN_AGE)
         assert await is_served(await port.connect("one", QUICK))
         assert await is_ended(idle[0])
+
+
+async def test_what_has_sent_no_request_for_the_longest_time_gives_way_first(mock_clock: MockClock) -> None:
+    async with serving(mock_clock, by_user=False) as port:
+        kept = [await port.connect("", QUICK) for _ in range(MOST)]
+        for one in kept:
+            assert await is_served(one)
+        for again in ([kept[0]], []):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(MIN_AGE)
+            for one in again:
+                await one.send_all(QUICK)
+                assert await is_served(one)
+
+        assert await is_served(await port.connect("", QUICK))
+        for one in (kept[0], *kept[2:]):
+            await one.send_all(QUICK)
+            assert await is_served(one)
+        assert await is_ended(kept[1])
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_a_websocket_gives_way_to_another_user_unless_it_is_kept(mock_clock: MockClock, is_kept: bool) -> None:
+    async with serving(mock_clock) as port:
+        for _ in range(MOST):
+            opened = await port.connect("greedy", KEPT if is_kept else OPENED)
+            assert (await opened.receive_some()).startswith(b"HTTP/1.1 101")
+
+        late = await port.connect("other", QUICK)
+        assert await (is_ended(late) if is_kept else is_served(late))
 
 
 async def test_what_has_sent_a_request_that_was_not_read_yet_does_not_give_way(mock_clock: MockClock) -> None:

@@ -4,12 +4,14 @@ import errno
 import os
 import signal
 import socket
+import sys
 from typing import Any
 
 import pytest
 import trio
 
 from agentos.sandbox.errors import SandboxError, StepFailed
+from agentos.sandbox.inside import enter
 from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Limits, Program
 from agentos.sandbox.report import probe
@@ -44,6 +46,16 @@ async def listen(spawner: Spawner, sandbox: Sandbox, port: int = 0) -> socket.so
     """A TCP listener on the sandbox's 127.0.0.1."""
     (listener,) = await spawner.listen(sandbox, [("tcp", "127.0.0.1", port)])
     return listener
+
+
+def test_without_a_user_namespace_none_is_joined_and_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    finders = [*sys.meta_path]
+    monkeypatch.setattr(sys, "meta_path", finders)
+
+    for namespaces in ({}, {"net": -1}):
+        with pytest.raises(ValueError, match="no sandbox to join"):
+            enter.join(namespaces)
+        assert finders
 
 
 async def test_a_program_reaches_us_at_its_own_loopback(spawner: Spawner) -> None:

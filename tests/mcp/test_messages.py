@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentos.mcp.connection.messages import (
     MAX_CONTENT_BYTES,
+    MAX_DEPTH,
     MAX_TOOLS,
     TRUNCATED,
     UNREADABLE,
@@ -64,6 +65,14 @@ def test_json_that_is_no_message_is_text_for_the_log(message: object) -> None:
 @each_row("line", [b"[INFO] calling", b"{oops}", b"{'a': 1}", b"[" * 100, b'[1, {"a"', b"\xef\xbb\xbfready"])
 def test_a_line_of_a_log_is_text_for_the_log(line: bytes) -> None:
     assert isinstance(parse_line(line), str)
+
+
+def test_a_message_that_is_nested_too_deeply_is_not_parsed() -> None:
+    deepest = b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1)  # in the message's own object
+    assert isinstance(parse_line(b'{"jsonrpc": "2.0", "id": 5, "result": %s}' % deepest), Parsed)
+    for result in (b"[%s]" % deepest, b"[" * MAX_DEPTH):
+        with pytest.raises(BadServer, match="nested deeper than"):
+            parse_line(b'{"jsonrpc": "2.0", "id": 5, "result": %s}' % result)
 
 
 @each_row(

@@ -9,7 +9,7 @@ import trio
 
 from agentos.kernel.call import Call
 from agentos.mcp.connection.requests import Requests, build_elicitation
-from agentos_sdk.errors import ApprovalRequired, Unavailable
+from agentos_sdk.errors import ApprovalRequired, PermissionDenied, Unavailable
 from tests.permissions.approvals.approval_desk import caller, opened
 
 ASKED: list[tuple[str, str, dict[str, Any]]] = [
@@ -37,6 +37,13 @@ async def test_without_an_open_call_no_person_is_asked_and_no_model() -> None:
         await requests.elicit("Sure?", {})
     with pytest.raises(Unavailable, match="no call is open"):
         await requests.sample({})
+
+
+async def test_a_server_without_sampling_asks_no_model() -> None:
+    requests = Requests("notes", cast(Any, None), sampling=False)
+
+    with requests.during(Call(caller(2, "ann"), False), "drop"), pytest.raises(PermissionDenied, match="sampling"):
+        await requests.sample({"prompt": "hello"})
 
 
 async def test_one_yes_answers_one_of_two_equal_questions(tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ def test_a_schema_that_models_take_is_kept(schema: dict[str, Any]) -> None:
     assert validation.find_fault({"name": "t", "inputSchema": schema}) is None
 
 
+def test_a_schema_is_looked_at_as_deep_as_the_limit() -> None:
+    schema: object = "no schema"
+    for _ in range(validation.MAX_SCHEMA_DEPTH):
+        schema = {"not": schema}
+
+    fault = validation.find_schema_fault(schema)
+
+    assert fault is not None
+    assert fault.endswith("not.expected a schema, an object")
+    assert validation.find_schema_fault({"not": schema}) is None
+
+
 @pytest.mark.parametrize("rest", [{"result": "text"}, {"error": "no"}, {"error": {"message": "no code"}}])
 def test_a_reply_that_is_none_fails_its_request(rest: dict[str, Any]) -> None:
     found = validation.validate(Parsed({"jsonrpc": "2.0", "id": "a", **rest}))

@@ -140,6 +140,18 @@ async def test_without_a_provider_it_is_said_what_to_set(
     assert str(caught.value) == choice.why
 
 
+def test_keys_that_cannot_be_read_are_left_out_and_the_first_is_told_where_none_can() -> None:
+    settings = LLMSettings(providers={"own": ProviderSettings("anthropic", keys=("env:A", "env:B", "env:C"))})
+
+    [none] = choose_providers(settings, variables({}), {})["own"]
+    [one] = choose_providers(settings, variables({}), {"C": "sk-12345"})["own"]
+
+    assert isinstance(none, NoProvider)
+    assert none.why == "[llm.providers.own] keys: the kernel's environment has no variable A"
+    assert isinstance(one, ProviderChoice)
+    assert (one.key, one.variable) == ("sk-12345", "C")
+
+
 def test_a_cassette_answers_without_keys_and_packages() -> None:
     settings = LLMSettings(cassette="/a.jsonl")
     assert choose_providers(replace(settings, provider="anthropic"), variables({}), {}) == {

@@ -291,6 +291,20 @@ async def test_it_is_as_slow_as_it_is_told_and_says_each_word_in_its_time(autoju
     assert times == pytest.approx([0, 2 + 5, 2 + 11])  # accepted, and two words
 
 
+async def test_an_answer_that_is_only_a_call_is_accepted_at_once_and_takes_the_time_of_its_question_and_call(
+    autojump_clock: MockClock,
+) -> None:
+    rules = [Rule(tool_calls=[CallTemplate("exec")])]
+    heard, start = list[tuple[float, Delta]](), trio.current_time()
+    asked = question("a" * 24)
+    assert estimate_input_tokens(asked) == 10
+
+    provider = Offline(OfflineSettings(base=1, per_input=0.1, per_output=4), rules)
+    await provider.answer(asked, lambda delta: heard.append((trio.current_time() - start, delta)))
+
+    assert heard == [(0, Delta(accepted=True)), (pytest.approx(2 + 6), Delta(unseen=6))]
+
+
 async def test_questions_are_answered_side_by_side(autojump_clock: MockClock) -> None:
     provider = Offline(OfflineSettings(base=10))
 

@@ -59,6 +59,17 @@ async def test_arguments_that_are_no_json_object_stay_the_text_that_a_model_woul
     assert call.arguments == arguments
 
 
+async def test_a_rule_says_why_its_answer_ends() -> None:
+    rules = [
+        Rule(match="cut", reply="some", finish_reason="length"),
+        Rule(match="filter", finish_reason="content_filter"),
+    ]
+
+    ends = [(await ask(Offline(rules=rules), question(text))).finish_reason for text in ("cut", "filter", "else")]
+
+    assert ends == ["length", "content_filter", "stop"]
+
+
 async def test_a_rule_can_withhold_a_call_as_gemini_does() -> None:
     with pytest.raises(MalformedCall, match="arguments that are no JSON object"):
         await ask(Offline(rules=[Rule(reply="I look.", fail="malformed_call")]), question())

@@ -239,6 +239,9 @@ def test_a_system_message_among_results_comes_behind_them() -> None:
     assert split_system([told, calls, told, a, told, b, told]) == (["more"], [calls, a, b, told, told, told])
     assert split_system([calls, a, told, Message("user", "?")]) == ([], [calls, a, told, Message("user", "?")])
     assert split_system([told, told]) == (["more", "more"], [])
+    later = Message("system", "later")
+    assert split_system([calls, told, a, b, later])[1] == [calls, a, b, told, later]
+    assert split_system([calls, told, a, later])[1] == [calls, a, told, later]
 
 
 async def test_half_a_character_in_a_signature_goes_back_as_a_replacement(world: VendorWorld) -> None:

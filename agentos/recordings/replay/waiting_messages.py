@@ -65,7 +65,7 @@ def find_waiting(calls: Sequence[RecordedCall], switch: Switch, own: bool = True
     """
     at = min((call.at for call in calls if not switch.is_before(call)), default=0.0)
     had = {one["id"] for call in calls if switch.is_before(call) for one in list_messages(call)}
-    found = {one["id"]: one for call in calls if not switch.is_before(call) for one in list_messages(call)}
+    found = {one["id"]: one for call in calls for one in list_messages(call)}
     new = [found[number] for number in sorted(found) if number not in had]
     waiting = [one for one in new if one["sent_at"] <= at]
     return WaitingMessages(at, waiting, len(new) - len(waiting), own)

@@ -10,6 +10,7 @@ import pytest
 
 from agentos.recordings.format import AgentFacts, Json, Life, Manifest
 from agentos.recordings.reader import RecordedCall, read_recording
+from agentos.recordings.replay import life as life_module
 from agentos.recordings.replay.progress import ReplayFailed
 from agentos.recordings.replay.tree import cut as cut_module
 from agentos.recordings.replay.tree.cut import Cut, find_cut, read_calls
@@ -202,6 +203,14 @@ def test_a_cut_has_as_many_members_as_the_bound_says(monkeypatch: pytest.MonkeyP
         Order().cut(1)
 
 
+def test_the_operator_and_guests_are_no_members_of_a_cut() -> None:
+    lives = [Life(f"{name}/1", name, 0.0) for name in ("chief", "operator", "guest ann")]
+
+    cut = find_cut(Manifest(lives=lives, agents={"chief": AgentFacts(1)}), [], 1)
+
+    assert [one.life.agent for one in cut.members] == ["chief"]
+
+
 def test_calls_are_read_up_to_their_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = read_recording(write_recording(tmp_path / "r", [line(1, "NOOP"), line(2, "NOOP")]))
     weight = sum(call.weight for call in read_calls(recording))
@@ -210,6 +219,18 @@ def test_calls_are_read_up_to_their_bound(tmp_path: Path, monkeypatch: pytest.Mo
     assert [call.begin for call in read_calls(recording)] == [1, 3]
     monkeypatch.setattr(cut_module, "MAX_WEIGHT", weight - 1)
     with pytest.raises(ReplayFailed, match="fork one of its lives"):
+        read_calls(recording)
+
+
+def test_a_recording_that_is_too_large_to_be_replayed_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = read_recording(write_recording(tmp_path / "r", [line(1, "NOOP")]))
+
+    monkeypatch.setattr(life_module, "MAX_BYTES", recording.measure())
+    assert len(read_calls(recording)) == 1
+    monkeypatch.setattr(life_module, "MAX_BYTES", recording.measure() - 1)
+    with pytest.raises(ReplayFailed, match="can be replayed"):
         read_calls(recording)
 
 

@@ -24,6 +24,7 @@ CALLS = [
     call(13, "STORE", {}, 1006.0, key="own", value="last", scope="agent"),
     call(15, "STORE", {"success": False}, 1007.0, key="refused", value=4, scope="agent"),
     call(17, "FETCH", {"exists": True, "value": "theirs", "scope": "agent"}, 1008.0, key="other", agent="boss"),
+    call(19, "FETCH", {"exists": True, "value": "last", "scope": "agent", "expires_in": 2}, 1008.0, key="own"),
 ]
 
 

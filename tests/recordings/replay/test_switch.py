@@ -22,6 +22,7 @@ from agentos_sdk.calls.state import Store
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook
+from tests.support.runs.rows import each_row
 
 ANSWER: Json = {
     "success": True,
@@ -68,6 +69,12 @@ CALLS = [call(1), stored(3, "a"), call(5), call(7, "EXEC", {"success": True}), c
 def test_what_is_wrong_is_refused_by_its_field(until: Any, then: Any, edits: Json, said: str) -> None:
     with pytest.raises(BadRequest, match=f"^{said}"):
         plan_switch(CALLS, until, then, edits)
+
+
+@each_row("then", ["stop", None])
+def test_a_model_is_expected_only_where_the_life_goes_on_live(then: str | None) -> None:
+    with pytest.raises(BadRequest, match=r"^model: expected only with"):
+        plan_switch(CALLS, 5 if then is not None else None, then, {}, "wise")
 
 
 def test_an_edited_answer_keeps_what_is_not_given_and_all_others_are_as_recorded() -> None:

@@ -30,7 +30,7 @@ def recv(begin: int, at: float, *messages: Any) -> RecordedCall:
 
 CALLS = [
     recv(1, 1000.0, message(1, 999.0), message(2, 999.5)),
-    recv(3, 1010.0, message(2, 999.5, attempt=2), message(4, 1005.0), message(3, 1001.0)),
+    recv(3, 1010.0, message(2, 999.5, attempt=2), message(4, 1010.0), message(3, 1001.0)),
     recv(5, 1020.0, message(5, 1004.0), message(6, 1015.0), message(7, 1.0, from_kind=3), "no message"),
 ]
 

@@ -261,6 +261,19 @@ async def test_a_response_that_the_agent_has_made_to_follow_itself_is_read_up_to
     assert "expected a conversation of at most" in str(error)
 
 
+async def test_a_conversation_has_as_many_items_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as here, here.client() as client:
+        first = await client.responses.create(model=MODEL, input="one")  # and its answer
+        for limit in (2, 1):
+            monkeypatch.setattr("agentos.gateways.openai.stored_responses.MAX_PARTS", limit)
+            if limit == 2:
+                await client.responses.create(model=MODEL, input="two", previous_response_id=first.id)
+            else:
+                error = await refused(here, previous_response_id=first.id)
+
+    assert (error.status_code, len(here.asked)) == (413, 2)
+
+
 async def send_nothing(chunk: bytes) -> None:
     raise AssertionError("no stream")
 

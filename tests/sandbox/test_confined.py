@@ -30,8 +30,8 @@ def private(tmp_path: Path) -> Path:
     return tmp_path / "private"
 
 
-def test_it_reads_what_is_named(private: Path) -> None:
-    done = run(f"echo $(<{private}/file)", private)
+def test_it_reads_what_is_named_and_the_null_device(private: Path) -> None:
+    done = run(f"echo $(<{private}/file) 2>/dev/null </dev/null", private)
 
     assert done.stdout == "content\n", done.stderr
 
@@ -59,6 +59,10 @@ def test_it_opens_no_socket() -> None:
 
     assert "socket" in done.stderr or "Permission denied" in done.stderr, done.stderr
     assert done.returncode != 0
+
+
+def test_it_ignores_no_signal() -> None:
+    assert run("trap -p; echo done").stdout == "done\n"
 
 
 def test_its_memory_and_output_are_limited_and_it_isnt_root() -> None:

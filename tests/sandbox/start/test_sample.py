@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import struct
 from collections.abc import Sequence
 
 import pytest
@@ -23,6 +24,15 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def pages(ranges: Sequence[MemoryRange]) -> set[int]:
     return {address + offset for address, size in ranges for offset in range(0, size, PAGE)}
+
+
+def test_pages_of_its_own_that_adjoin_are_one_range() -> None:
+    own, shared, swapped = sample._PRESENT | sample._EXCLUSIVE, sample._PRESENT, sample._EXCLUSIVE
+    entries = struct.pack("=9Q", shared, own, own, own, swapped, own, 0, own, own)
+
+    found = list(sample._join(100 * PAGE, entries))
+
+    assert found == [(101 * PAGE, 3 * PAGE), (105 * PAGE, PAGE), (107 * PAGE, 2 * PAGE)]
 
 
 async def test_a_waiting_program_has_copied_what_a_script_writes_to(spawner: Spawner) -> None:

@@ -62,6 +62,8 @@ def test_a_type_of_hosted_tools_counts_once_however_many_there_are() -> None:
         ({"input": None}, "input"),
         ({"input": 7}, "input"),
         ({"input": ["hello"]}, "input[0]"),
+        ({"input": [{"role": "system", "content": ""}]}, "input"),
+        ({"input": [{"role": "user", "content": None}]}, "input[0].content"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
         ({"input": [{"role": "critic", "content": "no"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
@@ -137,16 +139,17 @@ def test_instructions_come_before_system_messages_and_a_model_needs_a_user() -> 
 @each_row(
     ("choice", "offered", "how"),
     [
-        (None, ["look", "leap"], "auto"),
-        ("none", ["look", "leap"], "none"),
-        ("required", ["look", "leap"], "required"),
+        (None, ["look", "leap", "patch"], "auto"),
+        ("none", ["look", "leap", "patch"], "none"),
+        ("required", ["look", "leap", "patch"], "required"),
         ({"type": "function", "name": "leap"}, ["leap"], "required"),
+        ({"type": "custom", "name": "patch"}, ["patch"], "required"),
         ({"type": "allowed_tools", "mode": "auto", "tools": [FUNCTIONS[0]]}, ["look"], "auto"),
         ({"type": "allowed_tools", "mode": "required", "tools": [FUNCTIONS[1]]}, ["leap"], "required"),
     ],
 )
 def test_the_choice_of_tools(choice: object, offered: list[str], how: str) -> None:
-    question = asked(tools=FUNCTIONS, tool_choice=choice).question
+    question = asked(tools=[*FUNCTIONS, {"type": "custom", "name": "patch"}], tool_choice=choice).question
 
     assert ([tool.name for tool in question.tools], question.tool_choice) == (offered, how)
 

@@ -140,6 +140,17 @@ def test_version_2_that_is_mounted_without_useful_controllers_does_not_hide_vers
     assert found == V1Hierarchies({**directories, "freezer": "/cg/freezer"})
 
 
+def test_of_two_versions_the_one_that_limits_more_is_taken_or_else_version_2() -> None:
+    unified, memory = mount_line("cgroup2", "/", "/cg/unified"), mount_line("cgroup", "/", "/cg/memory", "rw,memory")
+    cpu = mount_line("cgroup", "/", "/cg/cpu", "rw,cpu,cpuacct")
+
+    def find(*mounts: str) -> HostCgroups:
+        return discover("4:memory:/\n2:cpu,cpuacct:/\n0::/\n", "\n".join(mounts), lambda _: group("pids"), ROOT)
+
+    assert isinstance(find(memory, unified), V2Scope)
+    assert isinstance(find(memory, cpu, unified), V1Hierarchies)
+
+
 def test_version_1_is_roots_and_says_so_to_others() -> None:
     found = discover(HERE_GROUPS, HERE_MOUNTS, lambda path: group("hugetlb", writable=False), USER)
 

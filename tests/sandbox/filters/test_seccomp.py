@@ -208,6 +208,7 @@ def test_where_linux_itself_refuses_executable_memory_files_strict_refuses_those
         **dict.fromkeys((0, 1, 8), ALLOW),
         **dict.fromkeys((0x10, 0x11, 0x18), errno_verdict(errno.EACCES)),
     }
+    assert build_filter("standard", architecture, memfd_noexec=True) == build_filter("standard", architecture)
 
 
 NUMBERS_OF_RULES = (

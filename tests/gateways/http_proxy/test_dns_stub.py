@@ -51,6 +51,13 @@ def test_a_name_that_a_rule_could_allow_has_an_address_of_its_own() -> None:
     assert stub.names.name_of(IPv4Address(reply[-4:])) == "api.example.com"
 
 
+@each_row("more, code", [(0, (0, 1)), (1, (1, 0))])
+def test_a_name_has_255_bytes_at_most(more: int, code: tuple[int, int]) -> None:
+    labels = ["a" * 63, "b" * 63, "c" * 63, "d" * (49 + more)]
+
+    assert code_and_answers(make_stub().answer(query(".".join([*labels, "example.com"])))) == code
+
+
 @pytest.mark.parametrize("kind", [AAAA, HTTPS])
 def test_such_a_name_has_no_other_records(kind: int) -> None:
     assert code_and_answers(make_stub().answer(query("api.example.com", kind))) == (0, 0)

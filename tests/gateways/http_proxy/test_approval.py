@@ -112,6 +112,14 @@ async def test_a_body_that_cannot_be_shown_is_refused_with_the_way_out(tmp_path:
         assert b"at most 256 KiB" in replies[1]
         assert all(b"use the HTTP call" in reply for reply in replies)
         assert (asked.desk.queue.pending(), asked.arrived) == ([], [])
+        await asked.give_up(asked.post(b"x" * MAX_BODY))
+
+
+async def test_where_no_person_can_be_asked_what_a_rule_asks_about_is_refused() -> None:
+    async with world(ask=["api.test:80"]) as here:
+        reply = await here.tell(b"GET http://api.test/ HTTP/1.1\r\nHost: api.test\r\n\r\n")
+
+    assert reply.startswith(b"HTTP/1.1 403 "), reply
 
 
 async def test_a_remembered_answer_lets_any_body_pass(tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def test_check_warns_of_shared_servers_and_of_secrets_that_are_missing(
         "on this host the MCP server a would not start: env.TOKEN: the kernel's environment has no variable "
         "NO_SUCH_TOKEN",
     ]
+    assert read(tmp_path, '[mcp.servers.a]\ncommand = ["cat"]\n').warning is None
 
 
 def test_secrets_are_read_when_a_server_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,8 +106,9 @@ async def test_a_page_of_another_site_is_refused(url: str, tmp_path: Path, origi
     assert (answer.status_code, answer.text) == (403, "Origin: the request comes from a page of another site\n")
 
 
-async def test_a_page_of_this_server_is_served(url: str, tmp_path: Path) -> None:
-    own = url.removesuffix("/mcp")
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_page_of_this_server_is_served(url: str, tmp_path: Path, scheme: str) -> None:
+    own = url.removesuffix("/mcp").replace("http:", f"{scheme}:")
 
     answer = await post(url, origin=own, authorization=bearer(make_client(tmp_path, "n8n")))
 

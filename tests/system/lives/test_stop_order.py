@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import in_state, up
@@ -62,18 +63,23 @@ def test_agents_without_an_order_stop_at_the_same_time_by_name_and_with_the_kern
 
 def test_what_depends_on_an_agent_has_ended_before_it_is_stopped(own_kernel: OwnKernel) -> None:
     """By name, and with the kernel."""
+
+    def wait_until_running(client: AgentOSClient) -> None:
+        for name in ("db", "web", "first", "second", "api"):
+            in_state(client, name, "running")
+
     team = group("team", member("first") + member("second"), IN_ORDER)
     kernel = own_kernel(
         child("db") + child("web", '["sleep", "1000"]', 'after = ["team"]') + team
         + child("api", '["sleep", "1000"]', 'after = ["db", "web"]')
     )  # fmt: skip
     with kernel.client() as client:
-        for name in ("db", "web", "first", "second", "api"):
-            in_state(client, name, "running")
+        wait_until_running(client)
         up(client.stop(names=["db", "team", "web", "api"]))
         until(lambda: stops(kernel).keys() >= {"db", "first"}, "all have stopped")
         orders, since = [[*stops(kernel)]], len(kernel.lines)
         up(client.start(names=["db", "team", "web", "api"]))
+        wait_until_running(client)
     kernel.process.send_signal(signal.SIGTERM)
     assert kernel.wait_end() == 0
 

@@ -199,7 +199,7 @@ def _run_in_agent(options: Options, text: str, name: str | None, is_resumed: boo
         new = {"key": f"task-spawn/{name}", "value": fields, "scope": "agent", "if_version": kept["version"]}
         yield from _checked(Call(Op.STORE, new))
     running = yield Call(Op.INSPECT, {"name": name})
-    if running["success"] and running["state"] in LIVING:
+    if running["success"] and (running["state"] in LIVING or (yield from _is_between_lives(running))):
         spawned = running
     else:
         spawned = yield from _checked(Call(Op.SPAWN, fields))
@@ -334,6 +334,11 @@ def _watch(agent: int, on_step: OnStep | None) -> Work[str]:
                 on_step(event["data"])
         if reason is not None and new:  # it is over: after the last event come the further ones, or there are none
             events = yield OpenStream(Op.SUBSCRIBE, {**fields, "since": last - 1, "boot": page["boot"]})
+
+
+def _is_between_lives(agent: Reply) -> Work[bool]:
+    """Whether an agent that isn't living is about to be restarted, so that its name is taken."""
+    return agent["state"] == "exited" and (yield from _find_end(agent["id"])) is None
 
 
 def _find_end(agent: int) -> Work[str | None]:

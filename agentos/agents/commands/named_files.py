@@ -18,7 +18,6 @@ from agentos_sdk.errors import CallError
 
 MAX_FILE_BYTES = 4 << 20  # bytes of a file that are hashed; of a larger one the change time stands for its content
 MAX_TOTAL_BYTES = 32 << 20
-MAX_NAMES = 200
 
 
 @define
@@ -40,7 +39,7 @@ class NamedFiles:
         """A digest of which of these absolute paths lead to files, and of their contents."""
         found = sha256()
         with acting_as(self.identity):
-            for path in paths[:MAX_NAMES]:
+            for path in paths:
                 found.update(path.encode(errors="surrogatepass") + b"\0" + self._state(path) + b"\0")
         return found.digest()
 

@@ -12,7 +12,7 @@ from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import quote_json
 from agentos.permissions.shown_lines import MARK
 from agentos.shell.reader import parse_text, parse_words
-from agentos.shell.reading import Reading
+from agentos.shell.reading import Reading, Word
 
 from .page import (
     MAX_CHARS,
@@ -148,14 +148,18 @@ def describe_tool_call(name: str, arguments: bytes) -> str:
 # -- EXEC --------------------------------------------------------------------------------------------------------------
 
 
+def list_words(reading: Reading) -> Sequence[Word]:
+    """The words of a command line, and the targets of its redirects."""
+    return [word for one in reading.commands for word in one.words] + [one.target for one in reading.redirects]
+
+
 def find_places(reading: Reading, cwd: str) -> tuple[Sequence[tuple[str, str]], int]:
     """Words of a command that may name files, each with its absolute path in ``cwd`` and where the command enters.
 
     Words are also what is within others: ``x.toml`` of ``--config=x.toml``, those of a here-document. At most
     :data:`MAX_WORDS`, with the number of those that are left out.
     """
-    words = [word for one in reading.commands for word in one.words] + [one.target for one in reading.redirects]
-    known = [word.text for word in words if word.text is not None]
+    known = [word.text for word in list_words(reading) if word.text is not None]
     texts = (reading.text, *known)
     names = dict.fromkeys([*known, *(piece for text in texts for piece in _PIECES.findall(text))])
     entered = dict.fromkeys(piece for text in texts for piece in _ENTERED.findall(text))
@@ -182,8 +186,7 @@ def describe_exec(command: str | Sequence[str], cwd: str, writable: Callable[[st
     page.name_each(CHANGEABLE, (name for name, path in places if writable(path)))
     if left_out:
         page.say(f"{left_out} more words were not looked up as files")
-    words = [word for one in reading.commands for word in one.words] + [one.target for one in reading.redirects]
-    page.name_each("known only when it runs: ", (word.source for word in words if word.text is None))
+    page.name_each("known only when it runs: ", (word.source for word in list_words(reading) if word.text is None))
     return page.end(encode_text(reading.text))
 
 

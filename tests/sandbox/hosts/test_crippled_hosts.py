@@ -31,8 +31,7 @@ def report_of(done: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
 
 
 def doctor(*options: str, **env: str) -> dict[str, Any]:
-    """Its report, in a directory where no kernel runs: of one it tells the state directory."""
-    return report_of(run_crippled(options, ["doctor", "--json"], Path("/"), {**os.environ, **env}))
+    return report_of(run_crippled(options, ["doctor", "--json"], HERE, {**os.environ, **env}))
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,8 @@ def test_what_is_no_layer_is_a_fact_and_costs_none(whole: dict[str, Any], tmp_pa
     place = "/var/lib" if ROOT else str(tmp_path)
     facts = ("--refuse", "bind=EPERM", "--read-only", place)
 
-    report = doctor("--no-new-privileges", *facts, XDG_STATE_HOME=place)
+    no_kernel = {"XDG_RUNTIME_DIR": str(tmp_path)}  # else the state directory is that of a kernel that runs meanwhile
+    report = doctor("--no-new-privileges", *facts, XDG_STATE_HOME=place, **no_kernel)
 
     assert report["layers"] == whole["layers"]
     assert whole["facts"]["filtered network"] == "works"

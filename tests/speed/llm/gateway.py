@@ -114,7 +114,10 @@ async def with_agents(
 
 
 async def contend(agents: Sequence[Agent], models: Sequence[str], seconds: float, answers: float = math.inf) -> None:
-    """All agents always have questions waiting, for each model, until so many are answered or a budget is used up."""
+    """All agents always have questions waiting, for each model, until so many are answered or a budget is used up.
+
+    They begin one after the other: the places that are free at first are the first agent's, whose share is large.
+    """
     numbers, answered = count(), count(1)
 
     async def go_on(agent: Agent, model: str) -> None:
@@ -130,6 +133,8 @@ async def contend(agents: Sequence[Agent], models: Sequence[str], seconds: float
                 for model in models:
                     for _ in range(DEEP):
                         nursery.start_soon(go_on, agent, model)
+                await trio.lowlevel.checkpoint()  # now all are sent
+                await agent.kernel.exchange(Op.NOOP, b"")  # and arrived
 
 
 def share(
